@@ -1,0 +1,1 @@
+"""Who is charged for bytes, and who gives back first."""
