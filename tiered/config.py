@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -136,6 +136,17 @@ def load_settings(
     return Loaded(settings, origins)
 
 
+def parse_assignments(assignments: Sequence[str]) -> dict[str, object]:
+    """``["http.port=80"]`` -> ``{"http.port": "80"}``: what ``--set KEY=VALUE`` says, as flags."""
+    flags: dict[str, object] = {}
+    for assignment in assignments:
+        key, equals, value = assignment.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"--set: {assignment!r} is not KEY=VALUE, such as redis.namespace=blue", field="--set")
+        flags[key.strip()] = value
+    return flags
+
+
 def describe_settings(loaded: Loaded[S]) -> list[tuple[str, str, str]]:
     """(key, value, origin) of every setting, for ``--check-config``; passwords in URLs are masked."""
     rows = []
@@ -146,7 +157,7 @@ def describe_settings(loaded: Loaded[S]) -> list[tuple[str, str, str]]:
 
 def mask_secrets(key: str, value: object) -> str:
     text = str(value)
-    if key.rsplit(".", 1)[-1] in ("secret", "token", "password") and value:
+    if key.endswith(("secret", "token", "password")) and value:
         return "***"
     if "://" in text and "@" in text:
         scheme, rest = text.split("://", 1)

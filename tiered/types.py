@@ -17,6 +17,9 @@ BlockHash = NewType("BlockHash", bytes)
 TenantId = NewType("TenantId", str)
 NodeId = NewType("NodeId", str)
 Epoch = NewType("Epoch", int)
+NO_EPOCH = Epoch(0)
+"""Of a node that never joined; real epochs start above it."""
+
 Ticket = NewType("Ticket", int)
 """Names one unit of transfer work between the core and the movers."""
 

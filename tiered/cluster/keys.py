@@ -42,7 +42,8 @@ class Keys:
         return f"{self._blocks}u".encode()
 
     def limits(self) -> bytes:
-        """Hash: ``<tenant>`` hard limit in bytes, ``*`` the default tenant's, ``C`` the capacity of the tier."""
+        """Hash: ``<tenant>`` hard limit in bytes, ``*`` the default tenant's; ``o:<tenant>`` (``o:*``) what happens
+        over it; ``:capacity`` bytes of the whole tier. No tenant's name holds ``*`` or ``:``."""
         return f"{self._blocks}l".encode()
 
     def reservations(self) -> bytes:
@@ -69,6 +70,10 @@ class Keys:
     def node_stats(self) -> bytes:
         """Hash: node id -> MessagePack of NodeStats."""
         return f"{self._cluster}stats".encode()
+
+    def retired_tokens(self) -> bytes:
+        """Hash: ``<tenant>|<field of TokenCounts>`` -> sum over the lives that have ended."""
+        return f"{self._cluster}retired".encode()
 
     def tenants(self) -> bytes:
         """Hash: tenant id -> JSON of TenantPolicy."""

@@ -1,0 +1,1 @@
+"""How a block looks outside a pool: one header and its bytes."""

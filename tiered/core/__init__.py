@@ -1,0 +1,1 @@
+"""The decisions of one worker's hot tier: plain synchronous code, one verb a file."""

@@ -1,0 +1,1 @@
+"""Which block of a tenant leaves first. A policy proposes ids; the table disposes."""

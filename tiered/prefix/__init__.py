@@ -1,0 +1,1 @@
+"""From block hashes to resident blocks."""

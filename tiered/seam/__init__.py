@@ -1,0 +1,1 @@
+"""Between decisions and moving bytes: bounded queues one way, completions the other."""

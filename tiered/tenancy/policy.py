@@ -6,6 +6,7 @@ import re
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from tiered.types import TenantId
 
@@ -47,5 +48,14 @@ class TenantPolicy(BaseModel):
         for tier in ("hot", "redis"):
             reserved, limit = getattr(self, f"{tier}_reserved_bytes"), getattr(self, f"{tier}_limit_bytes")
             if limit is not None and reserved > limit:
-                raise ValueError(f"{tier}_reserved_bytes ({reserved}) is above {tier}_limit_bytes ({limit})")
+                raise PydanticCustomError(
+                    "reserved_above_limit",
+                    "{field} ({reserved}) is above {tier}_limit_bytes ({limit})",
+                    {
+                        "field": f"{tier}_reserved_bytes",
+                        "tier": tier,
+                        "reserved": reserved,
+                        "limit": limit,
+                    },
+                )
         return self

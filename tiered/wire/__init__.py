@@ -1,0 +1,1 @@
+"""How engines talk to their worker and workers to each other: messages, frames, connections."""

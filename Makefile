@@ -1,0 +1,62 @@
+# Everything runs from .venv, which the first target that needs it makes. No GPU, no Docker, no root.
+#
+#   make demo            a cluster, three tenants, two engines, on this machine       (ARGS="..." is passed on)
+#   make test            the whole test suite                                         (ARGS="-k name" is passed on)
+#   make lint            style, types, the direction of imports
+#   make bench           every benchmark; fails if one fails
+#   make clean           removes what the targets above made, .venv included
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Files that start with _ are parts of benchmarks, not benchmarks.
+BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint bench clean
+
+help:
+	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
+
+venv: $(STAMP)
+
+# constraints.txt pins torch: without a pin the resolver takes whatever appeared last, and one wrong step there costs
+# a download of gigabytes or a demo that behaves differently on two machines. PyPI's Linux wheels of torch bring CUDA;
+# for the much smaller CPU build set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the first make.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: Python 3.11 or newer is needed, $(PYTHON) is older; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@echo "venv: making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "venv: installing the packages; the first time this downloads torch and takes a few minutes"
+	@$(PIP) install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "venv: ready"
+
+demo: $(STAMP)
+	@$(BIN)/tiered demo $(ARGS)
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	@echo "lint: ruff check" && $(BIN)/ruff check .
+	@echo "lint: ruff format" && $(BIN)/ruff format --check .
+	@echo "lint: mypy" && $(BIN)/mypy --strict -p tiered -p coordinator -p worker
+	@echo "lint: direction of imports" && $(BIN)/lint-imports
+
+bench: $(STAMP)
+	@mkdir -p build/bench
+	@failed=""; for script in $(BENCHMARKS); do \
+		echo "bench: $$script"; $(BIN)/python "$$script" || failed="$$failed $$script"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "bench: failed:$$failed" >&2; exit 1; fi
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -f demo-summary.json
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""Applies what :mod:`coordinator.leader.sweep` decides, round after round.
+
+Owns the memory of which lives were seen, and the bound on one round's work. Every step may be done twice, by us
+or by another coordinator, with the same outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from coordinator.leader.sweep import Life, Seen, note, plan_sweep, settle
+from coordinator.view.keeper import pause
+from coordinator.view.reader import UNREADABLE
+from tiered.cluster.directory import Directory
+from tiered.cluster.membership import Membership
+from tiered.log import get_logger
+
+log = get_logger(__name__)
+
+_ENTRIES_PER_ROUND: Final = 200_000
+"""No further life is begun after this many; the rest is for the next round, so that Redis serves others between."""
+
+
+class Sweeper:
+    def __init__(self, *, membership: Membership, directory: Directory) -> None:
+        self._membership = membership
+        self._directory = directory
+        self._seen: Seen = {}
+
+    @property
+    def seen(self) -> Seen:
+        """Lives that may still have entries in the directory."""
+        return self._seen
+
+    def round(self) -> None:
+        """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
+        nodes = self._membership.nodes()
+        plan = plan_sweep(nodes, self._seen)
+        self._seen = note(self._seen, nodes)
+        retired = [life for life in plan.retire if self._membership.retire(life.node, life.epoch)]
+        for life in retired:
+            log.info("node retired", node=life.node, epoch=life.epoch)
+        swept: set[Life] = set()
+        empty: set[Life] = set()
+        entries_left = _ENTRIES_PER_ROUND
+        for life in (*retired, *plan.sweep):
+            if entries_left <= 0:
+                break
+            removed = self._directory.sweep(life.node, life.epoch)
+            entries_left -= removed
+            swept.add(life)
+            if removed:
+                log.info("directory swept", node=life.node, epoch=life.epoch, entries=removed)
+            if self._directory.count(life.node, life.epoch) == 0:
+                empty.add(life)
+        self._seen = settle(self._seen, swept=swept, empty=empty)
+
+    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
+        """A round every interval until told to stop; Redis being away only puts the work off."""
+        while not stop.is_set():
+            try:
+                await asyncio.to_thread(self.round)
+            except UNREADABLE as error:
+                log.warning("sweep put off", reason=str(error))
+            await pause(stop, interval_s)

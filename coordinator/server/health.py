@@ -1,0 +1,38 @@
+"""``/healthz``, ``/readyz`` and ``/metrics``: for those who run the coordinator rather than use it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from pydantic import BaseModel
+
+from coordinator.server.errors import ApiError, responses
+from coordinator.server.services import ServicesDep
+
+router = APIRouter(tags=["health"])
+
+
+class HealthBody(BaseModel):
+    status: str
+
+
+@router.get("/healthz")
+async def get_health() -> HealthBody:
+    """The process lives and answers."""
+    return HealthBody(status="ok")
+
+
+@router.get("/readyz", responses=responses(503))
+def get_readiness(services: ServicesDep) -> HealthBody:
+    """The last read of Redis succeeded, so what we say is current."""
+    view = services.keeper.view
+    if view.stale:
+        raise ApiError(503, view.reason, field="redis")
+    return HealthBody(status="ok")
+
+
+@router.get("/metrics", response_class=Response)
+def get_metrics(request: Request) -> Response:
+    """Prometheus families, made from the view when they are asked for."""
+    registry: CollectorRegistry = request.app.state.metrics
+    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,187 @@
+"""``/v1/tenants``: what each tenant was promised, and what it uses.
+
+A change is visible in the answer to the next request: the view is read again before the change is answered. This
+replica makes one change at a time; of two replicas that change one tenant at once, the later wins.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coordinator.server.auth import require_admin
+from coordinator.server.errors import ApiError, invalid, responses
+from coordinator.server.promises import Capacity, overpromise
+from coordinator.server.services import Services, ServicesDep
+from coordinator.server.usage import TokensBody, tokens_body
+from coordinator.view.snapshot import TenantView
+from tiered.tenancy.policy import DEFAULT_TENANT, Bytes, TenantPolicy
+from tiered.types import TenantId
+
+router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
+
+Name = Annotated[str, Path(alias="tenant", description="The tenant's name.")]
+
+_CHANGE: Any = {"dependencies": [Depends(require_admin)]}
+
+
+class HotUseBody(BaseModel):
+    used_bytes: int
+    blocks: int
+
+
+class RedisUseBody(BaseModel):
+    used_bytes: int
+    pending_bytes: int = Field(description="Reserved and not yet committed; counts against the limit.")
+    blocks: int
+
+
+class TenantBody(BaseModel):
+    policy: TenantPolicy = Field(description="The bounds in force.")
+    named: bool = Field(description="false: seen, but without a policy; it lives under the default's.")
+    hot: HotUseBody
+    redis: RedisUseBody
+    tokens: TokensBody
+
+
+class TenantsBody(BaseModel):
+    tenants: list[TenantBody]
+
+
+class PolicyChange(BaseModel):
+    """The fields of a policy, each optional. null lifts a limit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tenant: str | None = Field(default=None, description="If given, the name in the path.")
+    hot_reserved_bytes: Bytes = 0
+    hot_limit_bytes: Bytes | None = None
+    redis_reserved_bytes: Bytes = 0
+    redis_limit_bytes: Bytes | None = None
+    weight: float = Field(default=1.0, gt=0, le=1_000)
+    over_quota: Literal["evict_own", "refuse"] = "evict_own"
+
+    def upon(self, current: TenantPolicy) -> TenantPolicy:
+        """The policy with the given fields changed, and those left out as they are. Errors: ApiError."""
+        if self.tenant is not None and self.tenant != current.tenant:
+            message = f"the body names {self.tenant!r}, the path {current.tenant!r}"
+            raise ApiError(422, message, field="tenant")
+        given = self.model_dump(exclude_unset=True, exclude={"tenant"})
+        return _policy(current.model_dump() | given)
+
+
+@router.get("")
+def list_tenants(services: ServicesDep) -> TenantsBody:
+    """Every tenant that has a policy or was seen, by name; the default is always among them."""
+    return TenantsBody(tenants=[_tenant_body(tenant) for tenant in services.keeper.view.tenants])
+
+
+@router.get("/{tenant}", responses=responses(404))
+def get_tenant(name: Name, services: ServicesDep) -> TenantBody:
+    return _answer(name, services)
+
+
+@router.post("", status_code=201, responses=responses(401, 409, 422, 503), **_CHANGE)
+def create_tenant(policy: TenantPolicy, services: ServicesDep, response: Response) -> TenantBody:
+    """Give a tenant a policy of its own."""
+    with services.changing:
+        if services.tenants.get(TenantId(policy.tenant)) is None:
+            _refuse_overpromise(policy, services)
+        if not services.tenants.create(policy):
+            message = f"tenant {policy.tenant!r} has a policy already; change it with PUT or PATCH"
+            raise ApiError(409, message, field="tenant")
+    response.headers["Location"] = f"{router.prefix}/{policy.tenant}"
+    return _after_change(policy.tenant, services)
+
+
+@router.put("/{tenant}", responses=responses(401, 404, 422, 503), **_CHANGE)
+def replace_tenant(name: Name, change: PolicyChange, services: ServicesDep) -> TenantBody:
+    """Replace the policy; what is left out falls back to its default."""
+    with services.changing:
+        _require_named(name, services)
+        _store(change.upon(TenantPolicy(tenant=name)), services)
+    return _after_change(name, services)
+
+
+@router.patch("/{tenant}", responses=responses(401, 404, 422, 503), **_CHANGE)
+def change_tenant(name: Name, change: PolicyChange, services: ServicesDep) -> TenantBody:
+    """Change the given fields; what is left out stays."""
+    with services.changing:
+        _store(change.upon(_require_named(name, services)), services)
+    return _after_change(name, services)
+
+
+@router.delete("/{tenant}", status_code=204, responses=responses(401, 404, 409, 503), **_CHANGE)
+def delete_tenant(name: Name, services: ServicesDep) -> None:
+    """Take the policy away; what the tenant holds stays and comes under the default's."""
+    if name == DEFAULT_TENANT:
+        raise ApiError(409, "the default tenant bounds every unnamed one: change it, it cannot go", field="tenant")
+    with services.changing:
+        _require_named(name, services)
+        if not services.tenants.delete(TenantId(name)):
+            raise _not_named(name)
+    services.keeper.refresh()
+
+
+def _require_named(name: str, services: Services) -> TenantPolicy:
+    policy = services.tenants.get(TenantId(name))
+    if policy is None:
+        raise _not_named(name)
+    return policy
+
+
+def _not_named(name: str) -> ApiError:
+    return ApiError(404, f"tenant {name!r} has no policy; give it one with POST {router.prefix}", field="tenant")
+
+
+def _store(policy: TenantPolicy, services: Services) -> None:
+    _refuse_overpromise(policy, services)
+    if not services.tenants.replace(policy):
+        raise _not_named(policy.tenant)
+
+
+def _refuse_overpromise(policy: TenantPolicy, services: Services) -> None:
+    capacity = Capacity(
+        hot_bytes=min((node.info.capacity_bytes for node in services.keeper.view.alive), default=None),
+        redis_bytes=services.tenants.capacity(),
+    )
+    refusal = overpromise(policy, services.tenants.list(), capacity)
+    if refusal is not None:
+        raise ApiError(422, str(refusal), field=refusal.field)
+
+
+def _policy(fields: dict[str, Any]) -> TenantPolicy:
+    try:
+        return TenantPolicy.model_validate(fields)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def _after_change(name: str, services: Services) -> TenantBody:
+    if services.keeper.refresh().stale:
+        message = f"the change of tenant {name!r} was made, but Redis went away before it could be read back"
+        raise ApiError(503, message)
+    return _answer(name, services)
+
+
+def _answer(name: str, services: Services) -> TenantBody:
+    tenant = services.keeper.view.tenant(name)
+    if tenant is None:
+        raise ApiError(404, f"tenant {name!r} has no policy and was never seen", field="tenant")
+    return _tenant_body(tenant)
+
+
+def _tenant_body(tenant: TenantView) -> TenantBody:
+    return TenantBody(
+        policy=tenant.policy,
+        named=tenant.named,
+        hot=HotUseBody(used_bytes=tenant.hot.used_bytes, blocks=tenant.hot.blocks),
+        redis=RedisUseBody(
+            used_bytes=tenant.redis.used_bytes,
+            pending_bytes=tenant.redis.pending_bytes,
+            blocks=tenant.redis.blocks,
+        ),
+        tokens=tokens_body(tenant.tokens),
+    )

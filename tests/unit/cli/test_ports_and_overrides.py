@@ -1,0 +1,71 @@
+"""What `tiered up` is given: ports that must be free, settings that belong to a service."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tiered.cli.overrides import as_flags, read_overrides
+from tiered.cli.ports import HOST, choose_ports, free_ports
+from tiered.errors import ConfigError
+
+
+def test_free_ports_are_distinct() -> None:
+    assert len(set(free_ports(20))) == 20
+
+
+def test_a_taken_port_is_refused_by_the_name_of_its_flag() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"--port: port {port} cannot be used .*0 for any free one"):
+            choose_ports(1, base=port, flag="--port")
+
+
+def test_one_taken_port_in_a_range_refuses_the_range() -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="--peer-port-base"):
+            choose_ports(3, base=port - 2, flag="--peer-port-base")
+
+
+@pytest.mark.parametrize("base", [-1, 65_536, 65_535])
+def test_a_range_that_leaves_the_ports_is_refused(base: int) -> None:
+    with pytest.raises(ConfigError, match="is not a port"):
+        choose_ports(2, base=base, flag="--peer-port-base")
+
+
+def test_settings_are_sorted_by_service_and_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "tiered.toml"
+    file.write_text('[worker.pool]\npolicy = "lru"\nfree_target = 0.1\n[coordinator.log]\nlevel = "debug"\n')
+    overrides = read_overrides(file, ["worker.pool.policy=sieve", "coordinator.redis.url=a=b"])
+    assert overrides.worker == {"pool.policy": "sieve", "pool.free_target": "0.1"}
+    assert overrides.coordinator == {"log.level": "debug", "redis.url": "a=b"}
+    assert as_flags(overrides.worker) == ["--set", "pool.policy=sieve", "--set", "pool.free_target=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "sentence"),
+    [
+        ("pool.policy=lru", "pool.policy: unknown setting"),
+        ("worker=1", "worker: unknown setting"),
+        ("worker.pool.policy", "is not KEY=VALUE"),
+    ],
+)
+def test_a_setting_of_no_service_is_refused(assignment: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        read_overrides(None, [assignment])
+
+
+@pytest.mark.parametrize("content", [b"[worker", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"bad\.toml is not valid TOML"):
+        read_overrides(file, [])
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--config: cannot read .*missing\.toml: No such file"):
+        read_overrides(tmp_path / "missing.toml", [])

@@ -1,0 +1,169 @@
+"""The rest of the API: who may change things, nodes, usage, health and metrics."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.unit.coordinator.builders import node_info, node_stats, tokens
+from tests.unit.coordinator.conftest import Parts
+from tests.unit.coordinator.test_server_tenants import error_of
+from tiered.cluster.ledger import ReserveRequest
+from tiered.types import BlockHash, NodeId, TenantId, TenantStats
+
+
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer", "Bearer s3cret2"])
+def test_a_change_without_the_token_is_refused(parts: Parts, header: str | None) -> None:
+    http = parts.http(admin_token="s3cret")
+    headers = {} if header is None else {"Authorization": header}
+    for method, path in (("POST", ""), ("PUT", "/default"), ("PATCH", "/default"), ("DELETE", "/default")):
+        body = {"json": {"tenant": "default"}} if method != "DELETE" else {}
+        answer = http.request(method, f"/v1/tenants{path}", headers=headers, **body)
+        assert error_of(answer)[:2] == (401, "authorization")
+        assert answer.headers["www-authenticate"] == "Bearer"
+    assert parts.tenants.revision() == 0
+
+
+def test_a_change_with_the_token_is_accepted_from_anywhere(parts: Parts) -> None:
+    http = parts.http(admin_token="s3cret", base_url="http://tiered.example")
+    answer = http.post("/v1/tenants", json={"tenant": "acme"}, headers={"Authorization": "Bearer s3cret"})
+    assert answer.status_code == 201
+
+
+def test_reading_needs_no_token(parts: Parts) -> None:
+    assert parts.http(admin_token="s3cret").get("/v1/tenants").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("base_url", "headers", "field"),
+    [
+        ("http://rebound.example:8080", {}, "host"),
+        ("http://127.0.0.1:8080", {"Origin": "http://evil.example"}, "origin"),
+        ("http://127.0.0.1:8080", {"Origin": "null"}, "origin"),
+    ],
+)
+def test_without_a_token_a_page_from_elsewhere_changes_nothing(
+    parts: Parts, base_url: str, headers: dict[str, str], field: str
+) -> None:
+    answer = parts.http(base_url=base_url).post("/v1/tenants", json={"tenant": "acme"}, headers=headers)
+    assert error_of(answer)[:2] == (403, field)
+    assert parts.tenants.get(TenantId("acme")) is None
+
+
+@pytest.mark.parametrize("base_url", ["http://localhost:8080", "http://[::1]:8080", "http://127.0.0.1:8080"])
+def test_without_a_token_this_machine_may_change_things(parts: Parts, base_url: str) -> None:
+    assert parts.http(base_url=base_url).post("/v1/tenants", json={"tenant": "acme"}).status_code == 201
+
+
+def test_a_node_is_listed_with_its_address_and_pool(api: TestClient, parts: Parts) -> None:
+    epoch = parts.membership.join(node_info("n1", capacity_bytes=4096), lease_ttl_s=60.0)
+    stats = node_stats(acme=TenantStats(tokens=tokens(hot=5, missed=1), hot_blocks=2, hot_bytes=2048))
+    parts.membership.renew(NodeId("n1"), epoch, stats, lease_ttl_s=60.0)
+    parts.keeper.refresh()
+    (node,) = api.get("/v1/nodes").json()["nodes"]
+    assert 0 < node.pop("lease_left_s") <= 60.0
+    assert node == {
+        "node": "n1",
+        "epoch": epoch,
+        "alive": True,
+        "peer": "10.0.0.7:7400",
+        "metrics_port": 9400,
+        "socket_path": "/run/n1.sock",
+        "capacity_bytes": 4096,
+        "pool_blocks": 100,
+        "free_blocks": 40,
+        "block_bytes": 1024,
+        "engines": 1,
+        "layout": "16x2",
+        "hot_bytes": 2048,
+        "version": "0.1.0",
+    }
+
+
+def fill(parts: Parts) -> None:
+    """One node with one tenant, which also has a block in Redis being written."""
+    epoch = parts.membership.join(node_info("n1", capacity_bytes=4096), lease_ttl_s=60.0)
+    stats = node_stats(acme=TenantStats(tokens=tokens(hot=5, missed=1), hot_blocks=2, hot_bytes=2048))
+    parts.membership.renew(NodeId("n1"), epoch, stats, lease_ttl_s=60.0)
+    request = ReserveRequest(BlockHash(bytes(32)), TenantId("acme"), size_bytes=10, depth=0)
+    assert parts.ledger.reserve([request], ttl_s=30.0)[0].reserved
+    parts.client.set(parts.keys.block(request.block_hash), b"x" * 10)
+    assert parts.ledger.commit([(request.block_hash, request.tenant)]) == [True]
+    parts.keeper.refresh()
+
+
+def test_usage_has_one_row_for_each_place(api: TestClient, parts: Parts) -> None:
+    fill(parts)
+    assert api.get("/v1/usage").json()["usage"] == [
+        {"tenant": "acme", "tier": "hot", "node": "n1", "bytes": 2048, "blocks": 2},
+        {"tenant": "acme", "tier": "redis", "node": None, "bytes": 10, "blocks": 1},
+    ]
+
+
+def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:
+    fill(parts)
+    stats = api.get("/v1/stats").json()
+    assert stats.pop("age_s") >= 0
+    nothing = {"asked": 0, "hot": 0, "peer": 0, "redis": 0, "missed": 0}
+    found = {"asked": 6, "hot": 5, "peer": 0, "redis": 0, "missed": 1}
+    assert stats == {
+        "tokens": found,
+        "by_tenant": {"acme": found, "default": nothing},
+        "tiers": {
+            "hot": {"bytes": 2048, "blocks": 2, "capacity_bytes": 4096},
+            "redis": {"bytes": 10, "pending_bytes": 0, "blocks": 1},
+        },
+        "nodes": {"alive": 1, "known": 1},
+        "stale": False,
+    }
+
+
+def test_metrics_are_served_from_the_view(api: TestClient, parts: Parts) -> None:
+    fill(parts)
+    answer = api.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert 'tiered_tenant_tokens_total{outcome="hot",tenant="acme"} 5.0' in answer.text
+
+
+def test_ready_only_after_redis_was_read(parts: Parts) -> None:
+    http = parts.http()
+    assert error_of(http.get("/readyz"))[:2] == (503, "redis")
+    assert http.get("/healthz").status_code == 200
+    parts.keeper.refresh()
+    assert http.get("/readyz").status_code == 200
+
+
+def test_a_change_while_redis_is_away_is_a_503_and_the_last_view_stays(api: TestClient, parts: Parts) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme"})
+    parts.client.connection_pool.disconnect()
+    parts.client.connection_pool.connection_kwargs["path"] = "/nowhere.sock"
+    parts.client.connection_pool.reset()
+    for method, path in (("POST", ""), ("PUT", "/acme"), ("PATCH", "/acme"), ("DELETE", "/acme")):
+        body = {"json": {"tenant": "acme"}} if method != "DELETE" else {}
+        status, _, message = error_of(api.request(method, f"/v1/tenants{path}", **body))
+        assert status == 503
+        assert "Redis" in message
+    assert parts.keeper.refresh().stale
+    assert api.get("/v1/tenants/acme").json()["named"]
+    assert api.get("/v1/stats").json()["stale"]
+    assert error_of(api.get("/readyz"))[0] == 503
+
+
+def test_every_path_and_error_is_in_the_openapi_document(api: TestClient) -> None:
+    document = api.get("/openapi.json").json()
+    assert set(document["paths"]) == {
+        "/v1/tenants",
+        "/v1/tenants/{tenant}",
+        "/v1/nodes",
+        "/v1/usage",
+        "/v1/stats",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+    assert set(document["paths"]["/v1/tenants"]["post"]["responses"]) == {"201", "401", "409", "422", "503"}
+
+
+def test_a_path_or_method_that_does_not_exist_has_the_same_shape_of_error(api: TestClient) -> None:
+    assert error_of(api.get("/v1/nothing"))[0] == 404
+    assert error_of(api.delete("/v1/nodes"))[0] == 405

@@ -1,0 +1,182 @@
+"""``/v1/tenants`` against a real server: what is accepted, what is refused, and with which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.unit.coordinator.builders import node_info
+from tests.unit.coordinator.conftest import Parts
+from tiered.cluster.ledger import ReserveRequest
+from tiered.types import BlockHash, TenantId
+
+
+def error_of(answer: httpx.Response) -> tuple[int, str, str]:
+    body = answer.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"field", "message"}
+    return answer.status_code, body["error"]["field"], body["error"]["message"]
+
+
+def names(api: TestClient) -> list[str]:
+    return [tenant["policy"]["tenant"] for tenant in api.get("/v1/tenants").json()["tenants"]]
+
+
+def test_a_created_tenant_is_in_the_next_answer(api: TestClient) -> None:
+    answer = api.post("/v1/tenants", json={"tenant": "acme", "redis_limit_bytes": 1000})
+    assert answer.status_code == 201
+    assert answer.headers["location"] == "/v1/tenants/acme"
+    assert answer.json() == {
+        "policy": {
+            "tenant": "acme",
+            "hot_reserved_bytes": 0,
+            "hot_limit_bytes": None,
+            "redis_reserved_bytes": 0,
+            "redis_limit_bytes": 1000,
+            "weight": 1.0,
+            "over_quota": "evict_own",
+        },
+        "named": True,
+        "hot": {"used_bytes": 0, "blocks": 0},
+        "redis": {"used_bytes": 0, "pending_bytes": 0, "blocks": 0},
+        "tokens": {"asked": 0, "hot": 0, "peer": 0, "redis": 0, "missed": 0},
+    }
+    assert names(api) == ["acme", "default"]
+    assert api.get("/v1/tenants/acme").json() == answer.json()
+
+
+def test_creating_a_tenant_twice_is_a_conflict(api: TestClient) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme", "weight": 2})
+    status, field, message = error_of(api.post("/v1/tenants", json={"tenant": "acme", "weight": 9}))
+    assert (status, field) == (409, "tenant")
+    assert "PUT or PATCH" in message
+    assert api.get("/v1/tenants/acme").json()["policy"]["weight"] == 2
+
+
+def test_put_resets_what_it_leaves_out_and_patch_keeps_it(api: TestClient) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme", "weight": 3, "redis_limit_bytes": 50})
+    patched = api.patch("/v1/tenants/acme", json={"redis_limit_bytes": 60}).json()["policy"]
+    assert (patched["weight"], patched["redis_limit_bytes"]) == (3.0, 60)
+    lifted = api.patch("/v1/tenants/acme", json={"redis_limit_bytes": None}).json()["policy"]
+    assert (lifted["weight"], lifted["redis_limit_bytes"]) == (3.0, None)
+    put = api.put("/v1/tenants/acme", json={"tenant": "acme", "over_quota": "refuse"}).json()["policy"]
+    assert (put["weight"], put["over_quota"]) == (1.0, "refuse")
+    assert api.get("/v1/tenants/acme").json()["policy"] == put
+
+
+def test_a_deleted_tenant_is_gone_from_the_next_answer(api: TestClient) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme"})
+    answer = api.delete("/v1/tenants/acme")
+    assert (answer.status_code, answer.content) == (204, b"")
+    assert names(api) == ["default"]
+    assert error_of(api.get("/v1/tenants/acme"))[:2] == (404, "tenant")
+
+
+def test_the_default_tenant_can_be_changed_but_not_deleted(api: TestClient) -> None:
+    answer = api.patch("/v1/tenants/default", json={"redis_limit_bytes": 77})
+    assert answer.status_code == 200
+    status, field, message = error_of(api.delete("/v1/tenants/default"))
+    assert (status, field) == (409, "tenant")
+    assert "change it" in message
+    assert error_of(api.post("/v1/tenants", json={"tenant": "default"}))[0] == 409
+    assert api.get("/v1/tenants/default").json()["policy"]["redis_limit_bytes"] == 77
+
+
+def test_a_tenant_that_was_seen_is_shown_under_the_defaults_bounds(api: TestClient, parts: Parts) -> None:
+    api.patch("/v1/tenants/default", json={"redis_limit_bytes": 500})
+    request = ReserveRequest(BlockHash(bytes(32)), TenantId("guest"), size_bytes=100, depth=0)
+    assert parts.ledger.reserve([request], ttl_s=30.0)[0].reserved
+    parts.keeper.refresh()
+    guest = api.get("/v1/tenants/guest").json()
+    assert not guest["named"]
+    assert guest["policy"]["redis_limit_bytes"] == 500
+    assert guest["redis"]["pending_bytes"] == 100
+    assert error_of(api.patch("/v1/tenants/guest", json={"weight": 2}))[:2] == (404, "tenant")
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+def test_an_unknown_tenant_is_not_found(api: TestClient, method: str) -> None:
+    body = {"json": {"weight": 2}} if method in ("PUT", "PATCH") else {}
+    status, field, message = error_of(api.request(method, "/v1/tenants/nobody", **body))
+    assert (status, field) == (404, "tenant")
+    assert "'nobody'" in message
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "words"),
+    [
+        ({}, "tenant", "required"),
+        ({"tenant": 7}, "tenant", "string"),
+        ({"tenant": "../etc"}, "tenant", "starts with a letter or digit"),
+        ({"tenant": "a" * 65}, "tenant", "1 to 64"),
+        ({"tenant": "a", "redis_limit_bytes": "lots"}, "redis_limit_bytes", "integer"),
+        ({"tenant": "a", "redis_limit_bytes": 1.5}, "redis_limit_bytes", "integer"),
+        ({"tenant": "a", "redis_limit_bytes": -1}, "redis_limit_bytes", "greater than or equal to 0"),
+        ({"tenant": "a", "hot_reserved_bytes": None}, "hot_reserved_bytes", "integer"),
+        ({"tenant": "a", "hot_limit_bytes": (1 << 60) + 1}, "hot_limit_bytes", "less than or equal to"),
+        ({"tenant": "a", "weight": 0}, "weight", "greater than 0"),
+        ({"tenant": "a", "weight": "heavy"}, "weight", "number"),
+        ({"tenant": "a", "over_quota": "shrug"}, "over_quota", "evict_own"),
+        ({"tenant": "a", "limit": 5}, "limit", "not permitted"),
+        (
+            {"tenant": "a", "redis_reserved_bytes": 10, "redis_limit_bytes": 9},
+            "redis_reserved_bytes",
+            "redis_reserved_bytes (10) is above redis_limit_bytes (9)",
+        ),
+        ([1, 2], "body", "dictionary"),
+    ],
+)
+def test_a_bad_policy_is_refused_naming_the_field(api: TestClient, body: Any, field: str, words: str) -> None:
+    status, named, message = error_of(api.post("/v1/tenants", json=body))
+    assert (status, named) == (422, field)
+    assert words in message
+    assert names(api) == ["default"]
+
+
+def test_a_patch_may_not_leave_reserved_above_the_limit(api: TestClient) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme", "hot_reserved_bytes": 10, "hot_limit_bytes": 20})
+    status, field, message = error_of(api.patch("/v1/tenants/acme", json={"hot_limit_bytes": 5}))
+    assert (status, field) == (422, "hot_reserved_bytes")
+    assert "(10) is above hot_limit_bytes (5)" in message
+    assert api.get("/v1/tenants/acme").json()["policy"]["hot_limit_bytes"] == 20
+
+
+def test_a_body_may_not_name_another_tenant_than_the_path(api: TestClient) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme"})
+    assert error_of(api.put("/v1/tenants/acme", json={"tenant": "globex"}))[:2] == (422, "tenant")
+
+
+def test_reservations_beyond_the_tiers_capacity_are_refused_with_the_numbers(api: TestClient, parts: Parts) -> None:
+    parts.tenants.set_capacity(1000)
+    assert api.post("/v1/tenants", json={"tenant": "a", "redis_reserved_bytes": 600}).status_code == 201
+    status, field, message = error_of(api.post("/v1/tenants", json={"tenant": "b", "redis_reserved_bytes": 401}))
+    assert (status, field) == (422, "redis_reserved_bytes")
+    assert "1001" in message
+    assert "1000" in message
+    assert api.post("/v1/tenants", json={"tenant": "b", "redis_reserved_bytes": 400}).status_code == 201
+    assert error_of(api.patch("/v1/tenants/a", json={"redis_reserved_bytes": 601}))[0] == 422
+    assert api.patch("/v1/tenants/a", json={"redis_reserved_bytes": 500}).status_code == 200
+
+
+def test_a_hot_reservation_must_fit_the_smallest_node(api: TestClient, parts: Parts) -> None:
+    parts.membership.join(node_info("big", capacity_bytes=1000), lease_ttl_s=60.0)
+    parts.membership.join(node_info("small", capacity_bytes=100), lease_ttl_s=60.0)
+    parts.keeper.refresh()
+    assert error_of(api.post("/v1/tenants", json={"tenant": "a", "hot_reserved_bytes": 101}))[:2] == (
+        422,
+        "hot_reserved_bytes",
+    )
+    assert api.post("/v1/tenants", json={"tenant": "a", "hot_reserved_bytes": 100}).status_code == 201
+
+
+def test_a_body_that_is_not_json_is_refused(api: TestClient) -> None:
+    answer = api.post("/v1/tenants", content=b"{tenant", headers={"content-type": "application/json"})
+    assert error_of(answer)[:2] == (422, "body")
+
+
+def test_an_oversized_body_is_refused_before_it_is_read(api: TestClient) -> None:
+    assert error_of(api.post("/v1/tenants", content=b" " * (64 * 1024 + 1)))[:2] == (413, "body")
+    assert error_of(api.post("/v1/tenants", content=iter([b"{}"])))[:2] == (411, "body")

@@ -1,0 +1,36 @@
+"""One block's metadata. Only ``blocks.table`` writes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered.blocks.state import BlockState
+from tiered.types import BlockHash, BlockId, TenantId, Ticket
+
+NO_PARENT = BlockId(-1)
+NO_HASH = BlockHash(b"")
+NO_TENANT = TenantId("")
+NO_TICKET = Ticket(0)
+
+
+@dataclass(slots=True)
+class BlockRecord:
+    """Metadata of one slot; the fields below ``state`` mean something only while it is not FREE.
+
+    depth:    blocks before this one in its prefix. children: resident blocks whose parent is this one.
+    pins:     uses that forbid eviction. hits: matches since it was committed.
+    checksum: of the block's bytes, as its writer computed it; None when the writer could not.
+    ticket:   the demotion under way while LEAVING.
+    """
+
+    state: BlockState = BlockState.FREE
+    block_hash: BlockHash = NO_HASH
+    scope_id: bytes = b""
+    tenant: TenantId = NO_TENANT
+    parent: BlockId = NO_PARENT
+    depth: int = 0
+    children: int = 0
+    pins: int = 0
+    hits: int = 0
+    checksum: bytes | None = None
+    ticket: Ticket = NO_TICKET

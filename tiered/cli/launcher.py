@@ -1,0 +1,300 @@
+"""A whole cluster on one machine: embedded server, one coordinator, some workers, each a process of its own.
+
+It owns the order of starting and stopping, the ports, the run directory and the cluster's secret. What the
+services do, and whether their settings are good, it leaves to them: the last sentence of one that refuses
+to start is passed on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+
+from tiered.cli.cluster_file import (
+    ClusterState,
+    WorkerEntry,
+    pid_alive,
+    read_cluster_file,
+    remove_cluster_file,
+    write_cluster_file,
+)
+from tiered.cli.embedded import LocalServer
+from tiered.cli.output import progress
+from tiered.cli.overrides import Overrides, as_flags
+from tiered.cli.paths import run_dir, runs_dir
+from tiered.cli.ports import HOST, choose_ports
+from tiered.cli.process import Child, uninterrupted
+from tiered.cli.redis_check import check_redis
+from tiered.cli.supervise import Service, Supervisor
+from tiered.errors import ConfigError
+
+COORDINATOR_START_S: Final = 60.0
+WORKER_START_S: Final = 120.0  # importing torch from a cold disk takes most of it
+
+# What stop() waits for each kind before it kills; together below the ten seconds that orchestrators commonly give.
+WORKER_GRACE_S: Final = 4.0
+COORDINATOR_GRACE_S: Final = 2.0
+SERVER_GRACE_S: Final = 2.0
+
+POLL_S: Final = 0.1
+SOCKET_PATH_MAX: Final = 107  # sun_path holds 108 bytes, the last one a zero
+WORKERS_MAX: Final = 64
+SECRET_VARIABLE: Final = "TIERED_WORKER_CLUSTER__SECRET"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """What to start. A port of 0 means any free one; without redis_url an embedded server is started."""
+
+    n_workers: int = 3
+    port: int = 0
+    peer_port_base: int = 0
+    metrics_port_base: int = 0
+    hot_bytes: int = 256 << 20
+    redis_bytes: int = 1 << 30
+    redis_url: str | None = None
+    namespace: str = "tiered"
+    overrides: Overrides = field(default_factory=Overrides)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalWorker:
+    """One worker of the cluster and where it is reached."""
+
+    name: str
+    socket_path: Path
+    peer_port: int
+    metrics_port: int
+    child: Child
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def alive(self) -> bool:
+        return self.child.alive
+
+    def kill(self) -> None:
+        """SIGKILL: the worker gets no chance to say goodbye."""
+        self.child.kill()
+
+
+class LocalCluster:
+    """Started with :meth:`start` or ``with``; stopped in reverse order. Use it from the main thread.
+
+    Errors: ConfigError when an asked-for port is taken, Redis cannot be reached, or a process does not get
+    ready; whatever was started is stopped then.
+    """
+
+    def __init__(self, plan: ClusterPlan, *, say: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
+        self.run_dir = run_dir(os.getpid()).absolute()
+        self.redis_url = plan.redis_url or ""
+        self.coordinator_url = ""
+        self.workers: tuple[LocalWorker, ...] = ()
+        self.announced = False
+        """Whether the file that other commands read names this cluster; the first one on a machine wins."""
+        self._say = say or _say_to_stderr
+        self._server: LocalServer | None = None
+        self._coordinator: Child | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def namespace(self) -> str:
+        return self.plan.namespace
+
+    @property
+    def services(self) -> tuple[Service, ...]:
+        """Every process, in the order of starting."""
+        parts: list[Service] = [part for part in (self._server, self._coordinator) if part is not None]
+        return (*parts, *(worker.child for worker in self.workers))
+
+    def start(self) -> None:
+        """Check, start everything, wait until all are ready."""
+        port, peer_ports, metrics_ports = self._choose_ports()
+        check_redis(url=self.plan.redis_url, namespace=self.namespace)
+        self._make_run_dir()
+        try:
+            if self.plan.redis_url is None:
+                self._server = LocalServer(
+                    self.run_dir, capacity_bytes=self.plan.redis_bytes, namespace=self.namespace
+                )
+                self._server.spawn()
+                self.redis_url = self._server.url
+            env = self._environment()
+            self.coordinator_url = f"http://{HOST}:{port}"
+            self._coordinator = self._coordinator_child(port, env)
+            self.workers = tuple(
+                self._worker(f"worker-{index + 1}", peer_port, metrics_port, env)
+                for index, (peer_port, metrics_port) in enumerate(zip(peer_ports, metrics_ports, strict=True))
+            )
+            # All are started before any is waited for: they need only Redis, and importing takes seconds.
+            children = [self._coordinator, *(worker.child for worker in self.workers)]
+            for child in children:
+                child.spawn()
+            _await_ready(children[:1], "starting the coordinator", COORDINATOR_START_S)
+            _await_ready(children[1:], f"starting {len(self.workers)} workers", WORKER_START_S)
+            self._announce()
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        except BaseException:
+            self._stop_processes()  # and keep the logs: the sentence we pass on may point to them
+            raise
+
+    def stop(self) -> None:
+        """Stop in reverse order within a bounded time. A second Ctrl-C does not interrupt it."""
+        remove_cluster_file(os.getpid())
+        self._stop_processes()
+        if "TIERED_RUN_DIR" not in os.environ:
+            shutil.rmtree(self.run_dir, ignore_errors=True)
+
+    def supervise(self, *, until: Callable[[], bool] = lambda: False) -> None:
+        """Start again what dies, until told to end or interrupted."""
+        supervisor = Supervisor(self.services, say=self._say, now=time.monotonic())
+        while not until():
+            supervisor.look(time.monotonic())
+            time.sleep(POLL_S)
+
+    def _choose_ports(self) -> tuple[int, list[int], list[int]]:
+        plan, count = self.plan, self.plan.n_workers
+        if not 1 <= count <= WORKERS_MAX:
+            raise ConfigError(f"--workers: {count} is not between 1 and {WORKERS_MAX}", field="workers")
+        [port] = choose_ports(1, base=plan.port, flag="--port")
+        peer_ports = choose_ports(count, base=plan.peer_port_base, flag="--peer-port-base")
+        metrics_ports = choose_ports(count, base=plan.metrics_port_base, flag="--metrics-port-base")
+        if len({port, *peer_ports, *metrics_ports}) != 1 + 2 * count:
+            raise ConfigError(
+                "--port, --peer-port-base and --metrics-port-base: the ranges overlap; a range is as long as there "
+                "are workers",
+                field="peer_port_base",
+            )
+        return port, peer_ports, metrics_ports
+
+    def _make_run_dir(self) -> None:
+        longest = len(os.fsencode(self._socket_path(f"worker-{self.plan.n_workers}")))
+        if longest > SOCKET_PATH_MAX:
+            raise ConfigError(
+                f"TIERED_RUN_DIR: a socket in {self.run_dir} would have a path of {longest} bytes, the system allows "
+                f"{SOCKET_PATH_MAX}; set TIERED_RUN_DIR to a shorter directory, such as /tmp/tiered",
+                field="run_dir",
+            )
+        _remove_runs_of_the_dead()
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(
+                f"TIERED_RUN_DIR: cannot make {self.run_dir}: {error.strerror}; set it to a directory of yours",
+                field="run_dir",
+            ) from None
+
+    def _environment(self) -> dict[str, str]:
+        """What may hold a secret goes this way: every user of the machine can read command lines."""
+        return {
+            **os.environ,
+            SECRET_VARIABLE: os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32),
+            "TIERED_WORKER_REDIS__URL": self.redis_url,
+            "TIERED_COORDINATOR_REDIS__URL": self.redis_url,
+        }
+
+    def _socket_path(self, name: str) -> Path:
+        return self.run_dir / f"{name}.sock"
+
+    def _coordinator_child(self, port: int, env: dict[str, str]) -> Child:
+        argv = [sys.executable, "-m", "coordinator", "--host", HOST, "--port", str(port)]
+        argv += ["--namespace", self.namespace, *as_flags(self.plan.overrides.coordinator)]
+        return Child("coordinator", argv, env=env, log_dir=self.run_dir, ready_text="coordinator ready on ")
+
+    def _worker(self, name: str, peer_port: int, metrics_port: int, env: dict[str, str]) -> LocalWorker:
+        socket_path = self._socket_path(name)
+        argv = [
+            sys.executable,
+            "-m",
+            "worker",
+            "--node",
+            name,
+            "--peer-host",
+            HOST,
+            "--peer-port",
+            str(peer_port),
+        ]
+        argv += ["--metrics-port", str(metrics_port), "--socket", str(socket_path)]
+        argv += [
+            "--namespace",
+            self.namespace,
+            "--hot-bytes",
+            str(self.plan.hot_bytes),
+            *as_flags(self.plan.overrides.worker),
+        ]
+        child = Child(name, argv, env=env, log_dir=self.run_dir, ready_text=f"worker {name} ready on ")
+        return LocalWorker(name, socket_path, peer_port, metrics_port, child)
+
+    def _announce(self) -> None:
+        if read_cluster_file() is not None:
+            return
+        workers = [WorkerEntry(each.name, str(each.socket_path), each.metrics_port) for each in self.workers]
+        write_cluster_file(ClusterState(self.coordinator_url, self.redis_url, self.namespace, os.getpid(), workers))
+        self.announced = True
+
+    def _stop_processes(self) -> None:
+        with uninterrupted():
+            for worker in self.workers:
+                worker.child.terminate()
+            deadline = time.monotonic() + WORKER_GRACE_S
+            for worker in reversed(self.workers):
+                worker.child.stop(grace_s=max(0.0, deadline - time.monotonic()))
+            if self._coordinator is not None:
+                self._coordinator.stop(grace_s=COORDINATOR_GRACE_S)
+            if self._server is not None:
+                self._server.stop(grace_s=SERVER_GRACE_S)
+
+
+def _await_ready(children: Sequence[Child], what: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    with progress(what):
+        while waiting := [child for child in children if not child.ready]:
+            for child in waiting:
+                if not child.alive:
+                    raise ConfigError(f"{child.name} did not start: {_why(child)}", field=child.name)
+            if time.monotonic() >= deadline:
+                raise ConfigError(
+                    f"{waiting[0].name} was not ready after {timeout_s:.0f} s; its log is {waiting[0].stderr_path}",
+                    field=waiting[0].name,
+                )
+            time.sleep(POLL_S)
+
+
+def _why(child: Child) -> str:
+    """Its own last sentence without its program's name, or how it ended and where its log is."""
+    words = re.sub(r"^tiered-[a-z]+: ", "", child.last_words)
+    return words or f"{child.ending}; its log is {child.stderr_path}"
+
+
+def _remove_runs_of_the_dead() -> None:
+    """Directories of launchers that were killed, or that failed and left their logs to be read."""
+    for directory in runs_dir().glob("*"):
+        if directory.name.isdecimal() and not pid_alive(int(directory.name)):
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say_to_stderr(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,95 @@
+"""The ``tiered`` command: registers the commands and turns a user's mistake into one sentence and exit code 2.
+
+It knows which commands there are and nothing of what they do. No import here may pull torch: `tiered
+status` has to answer at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from tiered import __version__
+from tiered.cli.doctor import doctor_command
+from tiered.cli.nodes import nodes_command
+from tiered.cli.stats import stats_command
+from tiered.cli.status import status_command
+from tiered.cli.tenants import tenants_app
+from tiered.cli.up import up_command
+from tiered.errors import TieredError
+
+EXIT_WRONG_INPUT: Final = 2
+EXIT_INTERRUPTED: Final = 130  # what a shell reports for a command ended by Ctrl-C
+
+app = typer.Typer(
+    name="tiered",
+    help="A distributed, tiered, multi-tenant KV cache for LLM inference.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("up")(up_command)
+app.command("status")(status_command)
+app.command("stats")(stats_command)
+app.add_typer(tenants_app, name="tenants")
+app.command("nodes")(nodes_command)
+app.command("doctor")(doctor_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tiered {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# The parent of every complaint about flags and arguments; typer exports only this child of it.
+_UsageError = typer.BadParameter.__mro__[1]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code.
+
+    A mistake in what was asked is one line on standard error. Anything else that escapes is a bug and keeps
+    its traceback.
+    """
+    try:
+        outcome = app(args=None if argv is None else list(argv), prog_name="tiered", standalone_mode=False)
+    except TieredError as error:
+        return _complain(str(error))
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output, such as `head`, has seen enough. Python would complain once more at exit.
+        sys.stdout = None
+        return 1
+    except Exception as error:
+        if not isinstance(error, _UsageError):
+            raise
+        return _complain(f"{error.format_message()} (see tiered --help)")  # type: ignore[attr-defined]
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _complain(sentence: str) -> int:
+    print(f"tiered: {' '.join(sentence.split())}", file=sys.stderr)
+    return EXIT_WRONG_INPUT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

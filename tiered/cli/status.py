@@ -1,0 +1,41 @@
+"""``tiered status``: the whole cluster on one screen."""
+
+from __future__ import annotations
+
+from tiered.cli.api import CoordinatorOption, Stats, connect
+from tiered.cli.output import JsonFlag, human_bytes, human_count, human_share, print_json, print_lines
+
+
+def status_command(coordinator: CoordinatorOption = None, json: JsonFlag = False) -> None:
+    """Show the coordinator, the nodes, what the tiers hold, and where tokens were found."""
+    with connect(coordinator) as client:
+        stats = client.stats()
+        if json:
+            print_json({"coordinator": client.url, "stats": stats})
+        else:
+            print_lines([("coordinator", client.url), *status_lines(stats)])
+
+
+def status_lines(stats: Stats) -> list[tuple[str, str]]:
+    """The screen as names and values."""
+    hot, redis, tokens = stats.tiers.hot, stats.tiers.redis, stats.tokens
+    lines = [
+        ("nodes", f"{stats.nodes.alive} of {stats.nodes.known} alive"),
+        (
+            "hot tier",
+            f"{human_bytes(hot.bytes)} of {human_bytes(hot.capacity_bytes)} "
+            f"({human_share(hot.bytes, hot.capacity_bytes)}), {human_count(hot.blocks)} blocks",
+        ),
+        (
+            "redis tier",
+            f"{human_bytes(redis.bytes)}, {human_count(redis.blocks)} blocks, "
+            f"{human_bytes(redis.pending_bytes)} on the way",
+        ),
+        ("tokens asked", human_count(tokens.asked)),
+    ]
+    for name in ("hot", "peer", "redis", "missed"):
+        count: int = getattr(tokens, name)
+        lines.append((f"  {name}", f"{human_count(count)} ({human_share(count, tokens.asked)})"))
+    if stats.stale:
+        lines.append(("warning", "the coordinator cannot read Redis; these are the last numbers it saw"))
+    return lines

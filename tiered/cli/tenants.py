@@ -1,0 +1,228 @@
+"""``tiered tenants``: who may use how much of each tier; list, show, create, set, delete.
+
+Bounds are checked by the coordinator, which knows the others; here sizes are only read.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from tiered.cli.api import CoordinatorOption, Policy, Tenant, connect
+from tiered.cli.output import (
+    JsonFlag,
+    human_bytes,
+    human_count,
+    human_share,
+    print_json,
+    print_lines,
+    print_table,
+)
+from tiered.config import parse_bytes
+from tiered.errors import ConfigError
+
+tenants_app = typer.Typer(help="Tenants and their bounds per tier.", rich_markup_mode=None)
+
+_COLUMNS = (
+    "tenant",
+    "hot",
+    "hot reserved",
+    "hot limit",
+    "redis",
+    "redis reserved",
+    "redis limit",
+    "weight",
+    "over quota",
+    "tokens",
+    "hit",
+)
+
+
+class OverQuota(enum.StrEnum):
+    EVICT_OWN = "evict_own"
+    REFUSE = "refuse"
+
+
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
+HotReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Hot bytes per node nobody else can take.")]
+HotLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Hot bytes per node never exceeded.")]
+RedisReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Redis bytes nobody else can take.")]
+RedisLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Redis bytes never exceeded.")]
+Weight = Annotated[float | None, typer.Option(help="Its share of what is idle, against the others' weights.")]
+WhenOver = Annotated[OverQuota | None, typer.Option("--over-quota", help="At the limit: what happens to a write.")]
+
+
+@tenants_app.command("list")
+def list_command(coordinator: CoordinatorOption = None, json: JsonFlag = False) -> None:
+    """List every tenant that is named or was seen."""
+    with connect(coordinator) as client:
+        tenants = client.tenants()
+    if json:
+        print_json({"tenants": tenants})
+    else:
+        print_table("", _COLUMNS, [tenant_row(tenant) for tenant in tenants])
+
+
+@tenants_app.command("show")
+def show_command(tenant: Name, coordinator: CoordinatorOption = None, json: JsonFlag = False) -> None:
+    """Show one tenant: its bounds in force, what it holds, and where its tokens were found."""
+    with connect(coordinator) as client:
+        _print_tenant(client.tenant(tenant), json=json)
+
+
+@tenants_app.command("create")
+def create_command(
+    tenant: Name,
+    hot_reserved: HotReserved = None,
+    hot_limit: HotLimit = None,
+    redis_reserved: RedisReserved = None,
+    redis_limit: RedisLimit = None,
+    weight: Weight = None,
+    over_quota: WhenOver = None,
+    coordinator: CoordinatorOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Name a tenant and give it bounds; what is not given is the default."""
+    changes = policy_changes(
+        hot_reserved=hot_reserved,
+        hot_limit=hot_limit,
+        redis_reserved=redis_reserved,
+        redis_limit=redis_limit,
+        weight=weight,
+        over_quota=over_quota,
+    )
+    with connect(coordinator) as client:
+        _print_tenant(client.create_tenant(tenant, changes), json=json)
+
+
+@tenants_app.command("set")
+def set_command(
+    tenant: Name,
+    hot_reserved: HotReserved = None,
+    hot_limit: HotLimit = None,
+    redis_reserved: RedisReserved = None,
+    redis_limit: RedisLimit = None,
+    weight: Weight = None,
+    over_quota: WhenOver = None,
+    coordinator: CoordinatorOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """Change the given bounds of a tenant and leave the others; `none` removes a limit."""
+    changes = policy_changes(
+        hot_reserved=hot_reserved,
+        hot_limit=hot_limit,
+        redis_reserved=redis_reserved,
+        redis_limit=redis_limit,
+        weight=weight,
+        over_quota=over_quota,
+    )
+    if not changes:
+        raise ConfigError(f"tenants set {tenant}: nothing to change; give at least one bound, such as --redis-limit")
+    with connect(coordinator) as client:
+        _print_tenant(client.change_tenant(tenant, changes), json=json)
+
+
+@tenants_app.command("delete")
+def delete_command(tenant: Name, coordinator: CoordinatorOption = None) -> None:
+    """Forget a tenant's bounds; from then on the default's hold for it."""
+    with connect(coordinator) as client:
+        client.delete_tenant(tenant)
+    typer.echo(f"{tenant}: deleted; the default tenant's bounds hold for it now")
+
+
+def policy_changes(
+    *,
+    hot_reserved: str | None,
+    hot_limit: str | None,
+    redis_reserved: str | None,
+    redis_limit: str | None,
+    weight: float | None,
+    over_quota: OverQuota | None,
+) -> dict[str, object]:
+    """The body of a change: only what was given, sizes in bytes, ``none`` as null."""
+    changes: dict[str, object] = {}
+    sizes = {
+        "hot_reserved_bytes": hot_reserved,
+        "hot_limit_bytes": hot_limit,
+        "redis_reserved_bytes": redis_reserved,
+        "redis_limit_bytes": redis_limit,
+    }
+    for field, text in sizes.items():
+        if text is not None:
+            changes[field] = _size(field, text)
+    if weight is not None:
+        changes["weight"] = weight
+    if over_quota is not None:
+        changes["over_quota"] = over_quota.value
+    return changes
+
+
+def _size(field: str, text: str) -> int | None:
+    flag = "--" + field.removesuffix("_bytes").replace("_", "-")
+    if text.strip().lower() == "none":
+        if field.endswith("_limit_bytes"):
+            return None
+        raise ConfigError(f"{flag}: a reservation is a number of bytes; write 0 for nothing", field=field)
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {text!r} is not a size; {error}", field=field) from None
+    if not isinstance(size, int) or size < 0:
+        raise ConfigError(f"{flag}: {text!r} is below zero", field=field)
+    return size
+
+
+def tenant_row(tenant: Tenant) -> list[str]:
+    policy, tokens = tenant.policy, tenant.tokens
+    return [
+        policy.tenant if tenant.named else f"{policy.tenant} (by default)",
+        human_bytes(tenant.hot.used_bytes),
+        human_bytes(policy.hot_reserved_bytes),
+        human_bytes(policy.hot_limit_bytes),
+        human_bytes(tenant.redis.used_bytes),
+        human_bytes(policy.redis_reserved_bytes),
+        human_bytes(policy.redis_limit_bytes),
+        f"{policy.weight:g}",
+        policy.over_quota,
+        human_count(tokens.asked),
+        human_share(tokens.hot + tokens.peer + tokens.redis, tokens.asked),
+    ]
+
+
+def _print_tenant(tenant: Tenant, *, json: bool) -> None:
+    if json:
+        print_json(tenant)
+        return
+    tokens = tenant.tokens
+    print_lines(
+        [
+            *policy_lines(tenant.policy, named=tenant.named),
+            ("hot", f"{human_bytes(tenant.hot.used_bytes)}, {human_count(tenant.hot.blocks)} blocks"),
+            ("redis", f"{human_bytes(tenant.redis.used_bytes)}, {human_count(tenant.redis.blocks)} blocks"),
+            (
+                "tokens",
+                f"{human_count(tokens.asked)} asked = {human_count(tokens.hot)} hot + "
+                f"{human_count(tokens.peer)} peer + {human_count(tokens.redis)} redis + "
+                f"{human_count(tokens.missed)} missed",
+            ),
+        ]
+    )
+
+
+def policy_lines(policy: Policy, *, named: bool) -> list[tuple[str, str]]:
+    return [
+        ("tenant", policy.tenant if named else f"{policy.tenant} (the default's bounds)"),
+        (
+            "hot bounds",
+            f"{human_bytes(policy.hot_reserved_bytes)} reserved, "
+            f"limit {human_bytes(policy.hot_limit_bytes)}, per node",
+        ),
+        (
+            "redis bounds",
+            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {human_bytes(policy.redis_limit_bytes)}",
+        ),
+        ("weight", f"{policy.weight:g}"),
+        ("over quota", policy.over_quota),
+    ]

@@ -1,0 +1,199 @@
+"""CacheClient with the core in this process: for one engine without a worker, for tests, and for measurements.
+
+The same core, pool, seam and Redis tier as in a worker; a lock makes this host the core's one caller.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from tiered.client.port import Fill, Loaded, Match, Saved
+from tiered.client.saving import run_save
+from tiered.clock import Clock, SystemClock
+from tiered.config import PoolSettings
+from tiered.core.allocate import Grant, Shortfall, allocate
+from tiered.core.commit import commit
+from tiered.core.core import CacheCore
+from tiered.core.lease import Lease
+from tiered.core.match import match, note_origins, open_lease
+from tiered.core.options import core_options, pool_blocks
+from tiered.core.origins import origins_of
+from tiered.core.promote import detach, start_load
+from tiered.core.pump import pump
+from tiered.core.release import expire, release
+from tiered.errors import OwnershipError, TierError
+from tiered.hashing.chain import Extras, chain_hashes
+from tiered.hashing.scope import ModelScope, scope_id, tenant_label
+from tiered.layout import KvLayout
+from tiered.pool.pool import BlockPool
+from tiered.seam.driver import Driver
+from tiered.seam.handoff import Handoff
+from tiered.tenancy.policy import TenantPolicy
+from tiered.tiers.redis.tier import RedisTier
+from tiered.types import BlockHash, LeaseId, TenantId
+
+_CONNECTION = 1
+
+
+class LocalClient:
+    """Owns a pool and a core. ``redis`` is the lower tier, or None for a hot tier alone; it is not closed here."""
+
+    def __init__(
+        self, scope: ModelScope, settings: PoolSettings, *, redis: RedisTier | None = None, clock: Clock | None = None
+    ) -> None:
+        self.scope = scope
+        self._clock = clock or SystemClock()
+        self._redis = redis
+        self._pool = BlockPool(scope.layout, pool_blocks(settings, scope.layout), device=settings.device)
+        options = core_options(settings, scope.layout, self._pool.n_blocks, lower_tier=redis is not None)
+        self.core = CacheCore(options, self._pool.n_blocks)
+        self._changed = threading.Condition()
+        self._handoff = Handoff(queue_jobs_max=256, notify=self._wake)
+        self._driver = Driver(self._pool, self._handoff, redis=redis, peers=None, staging_blocks=options.leaving_max)
+
+    @property
+    def layout(self) -> KvLayout:
+        return self.scope.layout
+
+    @property
+    def pool(self) -> BlockPool:
+        return self._pool
+
+    def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
+        with self._changed:
+            self.core.ledger.set_policies(policies)
+            pump(self.core, self._handoff)
+
+    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+        root = scope_id(self.scope, label=tenant_label(tenant))
+        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        now = self._clock.now()
+        with self._changed:
+            expire(self.core, now)
+            lease = match(
+                self.core,
+                hashes,
+                connection=_CONNECTION,
+                tenant=tenant,
+                scope_id=root,
+                asked_tokens=len(tokens),
+                now=now,
+            )
+            records = self.core.table.records
+            checksums = [records[block_id].checksum for block_id in lease.pinned]
+        n_redis = self._look_below(lease, hashes)
+        return Match(
+            tenant=tenant,
+            scope_id=root,
+            hashes=hashes,
+            asked_tokens=len(tokens),
+            lease=lease.lease_id,
+            connection=_CONNECTION,
+            block_ids=tuple(lease.pinned),
+            checksums=checksums,
+            n_redis=n_redis,
+        )
+
+    def _look_below(self, lease: Lease, hashes: Sequence[BlockHash]) -> int:
+        below = hashes[len(lease.pinned) :]
+        if self._redis is None or not below:
+            return 0
+        try:
+            whereabouts = self._redis.lookup(below)
+        except TierError:  # counted by the tier; a tier that cannot say is a miss
+            return 0
+        origins = origins_of(whereabouts, live={}, block_bytes=self.layout.block_bytes)
+        with self._changed:
+            return note_origins(lease, origins)[1]
+
+    def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
+        ends_at = time.monotonic() + deadline_s
+        with self._changed:
+            try:
+                lease = self._lease(match.lease)
+            except OwnershipError:
+                return Loaded()
+            if lease.origins:
+                op = start_load(self.core, lease)
+                pump(self.core, self._handoff)
+                while not op.done and (left := ends_at - time.monotonic()) > 0:
+                    self._changed.wait(left)
+                    pump(self.core, self._handoff)
+                if not op.done:
+                    detach(self.core, op)
+            records = self.core.table.records
+            return Loaded(
+                block_ids=tuple(lease.pinned),
+                sources=tuple(lease.sources),
+                checksums=[records[block_id].checksum for block_id in lease.pinned],
+            )
+
+    def release(self, match: Match, *, used_tokens: int) -> bool:
+        if match.lease is None:
+            return False
+        with self._changed:
+            expire(self.core, self._clock.now())
+            try:
+                release(self.core, self._lease(match.lease), used_tokens=used_tokens)
+            except OwnershipError:
+                return False
+            pump(self.core, self._handoff)
+            return True
+
+    def save(
+        self,
+        tokens: Sequence[int],
+        *,
+        tenant: TenantId,
+        fill: Fill,
+        extras: Extras | None = None,
+        wait_s: float = 0.25,
+    ) -> Saved:
+        root = scope_id(self.scope, label=tenant_label(tenant))
+        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        with self._changed:
+            lease = open_lease(self.core, hashes, connection=_CONNECTION, tenant=tenant, scope_id=root)
+        try:
+            session = _Session(self, lease)
+            return run_save(session, self._pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
+        finally:
+            with self._changed:
+                release(self.core, lease, used_tokens=0)
+                pump(self.core, self._handoff)
+
+    def close(self) -> None:
+        self._driver.close(timeout_s=5.0)
+        self._pool.close()
+
+    def _lease(self, lease_id: LeaseId | None) -> Lease:
+        return self.core.lease(lease_id or LeaseId(0), connection=_CONNECTION)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class _Session:
+    def __init__(self, client: LocalClient, lease: Lease) -> None:
+        self._client = client
+        self._lease = lease
+
+    def allocate(self, *, n_blocks_max: int, wait_s: float) -> Grant:
+        client, lease = self._client, self._lease
+        ends_at = time.monotonic() + wait_s
+        with client._changed:
+            while True:
+                left = ends_at - time.monotonic()
+                grant = allocate(client.core, lease, n_blocks_max=n_blocks_max, force=left <= 0)
+                pump(client.core, client._handoff)
+                if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
+                    return grant
+                client._changed.wait(left)
+                pump(client.core, client._handoff)
+
+    def commit(self, checksums: Sequence[bytes | None]) -> None:
+        with self._client._changed:
+            commit(self._client.core, self._lease, checksums)
+            pump(self._client.core, self._client._handoff)

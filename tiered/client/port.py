@@ -1,0 +1,105 @@
+"""CacheClient: match, load, save, release - all a connector may call.
+
+A cache is only ever an optimisation: none of these raises because the cache is slow, full, empty or gone. A miss is
+an empty match, a save that could not be done is a result with its reason.
+
+Use, for one request::
+
+    match = client.match(tokens, tenant=tenant)
+    loaded = client.load(match)                # bytes of loaded.block_ids may be read until release
+    ... copy them out of client.pool ...
+    if not client.release(match, used_tokens=n):
+        ... the pins had ended: drop the copy, compute instead ...
+    client.save(tokens, tenant=tenant, fill=copy_my_kv_into_blocks)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from tiered.hashing.chain import Extras
+from tiered.layout import KvLayout
+from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
+
+if TYPE_CHECKING:
+    from tiered.pool.pool import BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a prompt is cached. lease is None when nothing is held, so there is nothing to release.
+
+    block_ids: hot and pinned; n_peer and n_redis blocks after them could be loaded.
+    """
+
+    tenant: TenantId
+    scope_id: bytes
+    hashes: Sequence[BlockHash]
+    asked_tokens: int
+    lease: LeaseId | None = None
+    connection: int = 0
+    block_ids: Sequence[BlockId] = ()
+    checksums: Sequence[bytes | None] = ()
+    n_peer: int = 0
+    n_redis: int = 0
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that load can be expected to bring, hot ones included."""
+        return len(self.block_ids) + self.n_peer + self.n_redis
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The gap-free run of blocks that may be read now, where each was found, and its checksum if known."""
+
+    block_ids: Sequence[BlockId] = ()
+    sources: Sequence[Source] = ()
+    checksums: Sequence[bytes | None] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """first_index: how many of the chain's blocks were here before. reason: why less than all was stored, or ''."""
+
+    n_stored: int = 0
+    first_index: int = 0
+    reason: str = ""
+    checksums: Sequence[bytes | None] = field(default=())
+
+
+Fill: TypeAlias = "Callable[[BlockPool, Sequence[BlockId], int], None]"
+"""fill(pool, block_ids, first_index): write the prompt's blocks from first_index on into their slots."""
+
+
+class CacheClient(Protocol):
+    @property
+    def layout(self) -> KvLayout: ...
+
+    @property
+    def pool(self) -> BlockPool | None:
+        """The blocks' memory; None while there is no worker. May change after a reconnect: ask each time."""
+
+    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+        """The longest cached prefix of the full blocks of ``tokens``. ValueError for tokens outside u32."""
+
+    def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
+        """Bring up what lies in lower tiers; returns what may be read when done, or when the deadline is over."""
+
+    def release(self, match: Match, *, used_tokens: int) -> bool:
+        """End the match's pins. False when they had ended before: what was copied meanwhile is not to be used."""
+
+    def save(
+        self,
+        tokens: Sequence[int],
+        *,
+        tenant: TenantId,
+        fill: Fill,
+        extras: Extras | None = None,
+        wait_s: float = 0.25,
+    ) -> Saved:
+        """Store the full blocks of ``tokens`` that are not here yet; waits for room at most ``wait_s`` in all."""
+
+    def close(self) -> None: ...

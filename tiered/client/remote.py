@@ -1,0 +1,295 @@
+"""CacheClient with the core in the worker beside us: requests over its Unix socket, bytes in the pool we map.
+
+Whatever happens to the worker, the engine goes on: an answer that does not come in time is a miss, and the client
+attaches again by itself. One request runs at a time; use one client per engine thread.
+
+The socket is never closed while blocks are being filled, because the worker gives unfinished blocks to others as soon
+as it sees the connection end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tiered.client.port import Fill, Loaded, Match, Saved
+from tiered.client.saving import run_save
+from tiered.core.allocate import Grant, Shortfall
+from tiered.errors import LayoutMismatch, ProtocolError, TieredError, TierUnavailable
+from tiered.hashing.chain import Extras, chain_hashes, join_hashes
+from tiered.hashing.scope import ModelScope, scope_id, tenant_label
+from tiered.layout import KvLayout
+from tiered.log import get_logger
+from tiered.pool.pool import BlockPool
+from tiered.pool.share import open_cuda_handle
+from tiered.types import LeaseId, TenantId
+from tiered.wire.connection import Connection, connect_unix
+from tiered.wire.framing import ENGINE_REPLIES
+from tiered.wire.messages import (
+    Allocate,
+    Allocated,
+    Attach,
+    Attached,
+    Commit,
+    Committed,
+    EngineReply,
+    EngineRequest,
+    Failure,
+    Load,
+    Matched,
+    Open,
+    Opened,
+    Release,
+    Released,
+)
+from tiered.wire.messages import (
+    Loaded as LoadedMessage,
+)
+from tiered.wire.messages import (
+    Match as MatchMessage,
+)
+from tiered.wire.numbers import pack_checksums, unpack_checksums, unpack_ids, unpack_sources
+
+RETRY_FIRST_S: Final = 0.25
+RETRY_MAX_S: Final = 5.0
+"""Between attempts to attach again: doubled from the first to the last."""
+
+_log = get_logger("tiered.client")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """Deadlines of one call. A worker that misses one is treated as gone."""
+
+    attach_timeout_s: float = 10.0
+    """The first engine's attach waits for the pool's memory to be made resident."""
+    call_timeout_s: float = 0.5
+    grace_s: float = 0.5
+    """Added to the waits that a call itself names."""
+
+
+class RemoteClient:
+    """Attached to one worker. Build it with :meth:`attach`, which reports a first failure as an error."""
+
+    def __init__(self, socket_path: str, scope: ModelScope, *, engine: str, options: RemoteOptions) -> None:
+        self.scope = scope
+        self._path = socket_path
+        self._engine = engine
+        self._options = options
+        self._lock = threading.Lock()
+        self._link: _Link | None = None
+        self._closed = threading.Event()
+
+    @classmethod
+    def attach(
+        cls,
+        socket_path: str,
+        scope: ModelScope,
+        *,
+        engine: str = "engine",
+        options: RemoteOptions | None = None,
+    ) -> RemoteClient:
+        """Attach now. Errors: LayoutMismatch; TierUnavailable or TierTimeout when no worker answers there."""
+        client = cls(socket_path, scope, engine=engine, options=options or RemoteOptions())
+        client._link = client._attach(client._options.attach_timeout_s)
+        return client
+
+    @property
+    def layout(self) -> KvLayout:
+        return self.scope.layout
+
+    @property
+    def pool(self) -> BlockPool | None:
+        link = self._link
+        return None if link is None else link.pool
+
+    @property
+    def node(self) -> str:
+        """The worker's node while attached, else ''."""
+        link = self._link
+        return "" if link is None else link.node
+
+    @property
+    def attached(self) -> bool:
+        return self._link is not None
+
+    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+        root = scope_id(self.scope, label=tenant_label(tenant))
+        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        request = MatchMessage(tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens))
+        with self._lock:
+            reply = self._call(request, Matched, timeout_s=self._options.call_timeout_s)
+            if reply is None:
+                return Match(tenant=tenant, scope_id=root, hashes=hashes, asked_tokens=len(tokens))
+            return Match(
+                tenant=tenant,
+                scope_id=root,
+                hashes=hashes,
+                asked_tokens=len(tokens),
+                lease=LeaseId(reply.lease),
+                connection=self._connection_id(),
+                block_ids=unpack_ids(reply.block_ids),
+                checksums=unpack_checksums(reply.checksums),
+                n_peer=reply.n_peer,
+                n_redis=reply.n_redis,
+            )
+
+    def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
+        with self._lock:
+            if match.lease is None or match.connection != self._connection_id():
+                return Loaded()
+            request = Load(lease=match.lease, deadline_s=deadline_s)
+            reply = self._call(request, LoadedMessage, timeout_s=deadline_s + self._options.grace_s)
+            if reply is None:
+                return Loaded()
+            return Loaded(
+                block_ids=unpack_ids(reply.block_ids),
+                sources=unpack_sources(reply.sources),
+                checksums=unpack_checksums(reply.checksums),
+            )
+
+    def release(self, match: Match, *, used_tokens: int) -> bool:
+        with self._lock:
+            if match.lease is None or match.connection != self._connection_id():
+                return False
+            request = Release(lease=match.lease, used_tokens=used_tokens)
+            reply = self._call(request, Released, timeout_s=self._options.call_timeout_s)
+            return reply is not None and reply.held
+
+    def save(
+        self,
+        tokens: Sequence[int],
+        *,
+        tenant: TenantId,
+        fill: Fill,
+        extras: Extras | None = None,
+        wait_s: float = 0.25,
+    ) -> Saved:
+        root = scope_id(self.scope, label=tenant_label(tenant))
+        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        if not hashes:
+            return Saved()
+        with self._lock:
+            request = Open(tenant=tenant, scope_id=root, hashes=join_hashes(hashes))
+            opened = self._call(request, Opened, timeout_s=self._options.call_timeout_s)
+            pool = self.pool
+            if opened is None or pool is None:
+                return Saved(reason="unavailable")
+            session = _Session(self, opened.lease)
+            try:
+                return run_save(session, pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
+            except TierUnavailable:
+                return Saved(reason="unavailable")
+            finally:
+                ended = Release(lease=opened.lease, used_tokens=0)
+                self._call(ended, Released, timeout_s=self._options.call_timeout_s)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._lock:
+            self._detach()
+
+    # The connection.
+
+    def _connection_id(self) -> int:
+        return 0 if self._link is None else self._link.connection_id
+
+    def _call(self, request: EngineRequest, expected: type[R], *, timeout_s: float) -> R | None:
+        """The reply, or None when there is no worker that answers. A refusal is logged and None too."""
+        if self._link is None:
+            return None
+        try:
+            reply = self._link.connection.call(request, timeout_s=timeout_s)
+        except TieredError as error:
+            self._lose(error)
+            return None
+        if isinstance(reply, expected):
+            return reply
+        if isinstance(reply, Failure):
+            _log.warning("refused by the worker", request=type(request).__name__, reason=reply.message)
+            return None
+        self._lose(ProtocolError(f"{type(request).__name__} was answered by {type(reply).__name__}"))
+        return None
+
+    def _lose(self, error: TieredError) -> None:
+        _log.warning("worker lost; going on without a cache", socket=self._path, error=str(error))
+        self._detach()
+        threading.Thread(target=self._attach_again, name="attach-again", daemon=True).start()
+
+    def _detach(self) -> None:
+        if self._link is not None:
+            self._link.connection.close()
+            self._link.pool.close()
+            self._link = None
+
+    def _attach_again(self) -> None:
+        """Until it works, in a thread of its own: no request ever waits for a worker to come back."""
+        wait_s = RETRY_FIRST_S
+        while not self._closed.wait(wait_s):
+            wait_s = min(2 * wait_s, RETRY_MAX_S)
+            try:
+                link = self._attach(self._options.attach_timeout_s)
+            except LayoutMismatch as error:
+                _log.error("not attached again", error=str(error))  # another model lives there now
+                return
+            except TieredError:
+                continue
+            with self._lock:
+                self._link = link
+                if self._closed.is_set():
+                    self._detach()
+            _log.info("attached again", socket=self._path)
+            return
+
+    def _attach(self, timeout_s: float) -> _Link:
+        sock = connect_unix(self._path, timeout_s=self._options.call_timeout_s)
+        connection: Connection[EngineReply] = Connection(sock, ENGINE_REPLIES, name=self._path)
+        connection.send(Attach(scope=self.scope, engine=self._engine, pid=os.getpid()), timeout_s=timeout_s)
+        reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
+        if not isinstance(reply, Attached):
+            connection.close()
+            if isinstance(reply, Failure) and reply.kind == "layout":
+                raise LayoutMismatch(engine=self.layout.describe(), worker=reply.message)
+            said = reply.message if isinstance(reply, Failure) else type(reply).__name__
+            raise TierUnavailable(f"{self._path}: {said}")
+        if descriptor is not None:
+            pool = BlockPool.attach(reply.layout, reply.n_blocks, descriptor=descriptor)
+        else:
+            pool = open_cuda_handle(reply.handle, reply.layout, reply.n_blocks)
+        return _Link(connection, reply.connection, reply.node, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """One attachment: what begins and ends together."""
+
+    connection: Connection[EngineReply]
+    connection_id: int
+    node: str
+    pool: BlockPool
+
+
+class _Session:
+    """The client's side of one save; the client's lock is held for all of it."""
+
+    def __init__(self, client: RemoteClient, lease: int) -> None:
+        self._client = client
+        self._lease = lease
+
+    def allocate(self, *, n_blocks_max: int, wait_s: float) -> Grant:
+        request = Allocate(lease=self._lease, n_blocks_max=n_blocks_max, wait_s=wait_s)
+        timeout_s = wait_s + self._client._options.grace_s
+        reply = self._client._call(request, Allocated, timeout_s=timeout_s)
+        if reply is None:
+            raise TierUnavailable("the worker went away during a save")
+        return Grant(reply.first_index, tuple(unpack_ids(reply.block_ids)), Shortfall(reply.shortfall))
+
+    def commit(self, checksums: Sequence[bytes | None]) -> None:
+        request = Commit(lease=self._lease, checksums=pack_checksums(checksums))
+        timeout_s = self._client._options.call_timeout_s
+        if self._client._call(request, Committed, timeout_s=timeout_s) is None:
+            raise TierUnavailable("the worker went away during a save")

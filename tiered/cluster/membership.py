@@ -1,0 +1,79 @@
+"""Who is in the cluster: lives of nodes, their leases, their last stats, and what ended lives had counted.
+
+Owns the entries under the cluster's hash tag; does not know which blocks a node holds (the directory does) or when
+to renew (the worker does). Lease times are Redis's own times to live: clocks of machines are never compared.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import redis
+
+from tiered.cluster import scripts
+from tiered.cluster.connection import command
+from tiered.cluster.keys import Keys
+from tiered.errors import LeaseExpired, StaleEpoch
+from tiered.types import Epoch, NodeId, NodeInfo, NodeStats, NodeView, TenantId, TokenCounts
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_ENTRY: Final = msgspec.msgpack.Decoder(tuple[NodeInfo, int])
+_STATS: Final = msgspec.msgpack.Decoder(NodeStats)
+
+
+class Membership:
+    """The shared record of members. Errors of every method: TierError when Redis does not answer."""
+
+    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+        self._client = client
+        self._keys = keys
+
+    def join(self, info: NodeInfo, *, lease_ttl_s: float) -> Epoch:
+        """Begin a life of this node; the epoch is greater than every earlier one. An older life of it ends here."""
+        node = NodeId(info.node)
+        return scripts.join(self._client, self._keys, node, _ENCODER.encode(info), lease_ms=_ms(lease_ttl_s))
+
+    def renew(self, node: NodeId, epoch: Epoch, stats: NodeStats, *, lease_ttl_s: float) -> None:
+        """Lengthen the lease and publish stats.
+
+        Errors: LeaseExpired if the lease lapsed or the server restarted empty, StaleEpoch if another life of the
+        node runs. Nothing is stored then: the caller is fenced and must join again.
+        """
+        current = scripts.renew(
+            self._client, self._keys, node, epoch, _ENCODER.encode(stats), lease_ms=_ms(lease_ttl_s)
+        )
+        if current < 0:
+            raise LeaseExpired(f"the lease of node {node!r}, epoch {epoch}, has lapsed")
+        if current > 0:
+            raise StaleEpoch(seen=epoch, current=current)
+
+    def leave(self, node: NodeId, epoch: Epoch) -> None:
+        """End this life in order; nothing happens if another one runs."""
+        scripts.retire(self._client, self._keys, node, epoch, how="leave")
+
+    def retire(self, node: NodeId, epoch: Epoch) -> bool:
+        """End a life whose lease has lapsed: its token counts are kept, once. False if it is not that life's turn."""
+        return scripts.retire(self._client, self._keys, node, epoch, how="lapsed")
+
+    def nodes(self) -> list[NodeView]:
+        """Every registered life at one moment, ordered by name; one round trip."""
+        views = []
+        for entry, lease_ms, packed in scripts.nodes(self._client, self._keys):
+            info, epoch = _ENTRY.decode(entry)
+            stats = NodeStats() if packed is None else _STATS.decode(packed)
+            views.append(NodeView(info=info, epoch=Epoch(epoch), lease_left_s=lease_ms / 1000, stats=stats))
+        return sorted(views, key=lambda view: view.info.node)
+
+    def retired_tokens(self) -> dict[TenantId, TokenCounts]:
+        """Per tenant, the sum over all lives that have ended."""
+        sums: dict[bytes, bytes] = command(self._client, "HGETALL", self._keys.retired_tokens())
+        fields: dict[TenantId, dict[str, int]] = {}
+        for name, value in sums.items():
+            tenant, _, field = name.decode().rpartition("|")
+            fields.setdefault(TenantId(tenant), {})[field] = int(value)
+        return {tenant: TokenCounts(**counts) for tenant, counts in sorted(fields.items())}
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

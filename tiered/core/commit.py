@@ -1,0 +1,40 @@
+"""commit: blocks an engine has filled become matchable; abort: they are given back unread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiered.core.core import CacheCore
+from tiered.core.lease import Lease
+from tiered.errors import OwnershipError
+
+
+def commit(core: CacheCore, lease: Lease, checksums: Sequence[bytes | None]) -> int:
+    """The first ``len(checksums)`` unfinished blocks of the lease are whole now; returns how many.
+
+    They stay pinned until the save ends, so that a long chain never evicts its own end to make room for more.
+
+    Errors: OwnershipError when the lease fills fewer; nothing is changed then.
+    """
+    n = len(checksums)
+    if n > len(lease.filling):
+        raise OwnershipError(f"lease {lease.lease_id} fills {len(lease.filling)} blocks, not {n}")
+    for block_id, checksum in zip(lease.filling, checksums, strict=False):
+        core.become_ready(block_id, checksum)
+        core.table.pin(block_id)
+    # The youngest must be a parent: touch the run again from its end.
+    policy = core.policy_of(lease.tenant)
+    for block_id in reversed(lease.filling[:n]):
+        policy.on_hit(block_id)
+    lease.pinned.extend(lease.filling[:n])
+    del lease.filling[:n]
+    return n
+
+
+def abort(core: CacheCore, lease: Lease) -> int:
+    """Give back every unfinished block of the lease; returns how many."""
+    n = len(lease.filling)
+    for block_id in reversed(lease.filling):
+        core.drop_filling(block_id)
+    lease.filling.clear()
+    return n

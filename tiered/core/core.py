@@ -1,0 +1,193 @@
+"""CacheCore: owns table, index, policies, ledger and leases; takes completions, emits jobs and events.
+
+Reads no clock, opens no socket, waits for nothing, and is not thread-safe: its host gives it one caller at a time.
+The verbs live beside this file, one each; this class holds the state they share and the two ways in which a block
+comes and goes, so that index, policy, ledger and directory can never disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from tiered.blocks.record import BlockRecord
+from tiered.blocks.state import BlockState
+from tiered.blocks.table import BlockTable
+from tiered.core.lease import Lease
+from tiered.core.load_op import LoadOp
+from tiered.errors import OwnershipError
+from tiered.eviction.policy import EvictionPolicy
+from tiered.jobs import CopyDone, Job
+from tiered.prefix.index import PrefixIndex
+from tiered.tenancy.ledger import HotLedger
+from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId, Ticket, TokenCounts
+
+
+@dataclass(slots=True)
+class TenantCounters:
+    """Grow for the life of the worker."""
+
+    tokens: TokenCounts = field(default_factory=TokenCounts)
+    evicted: int = 0
+    demoted: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryEvents:
+    """What became matchable here and what left, in order of the last change of each block."""
+
+    stored: tuple[BlockHash, ...]
+    removed: tuple[BlockHash, ...]
+
+
+@dataclass(slots=True)
+class CoreOptions:
+    """block_bytes: of the pool. demote: which evicted blocks are worth Redis. free_target: blocks kept free."""
+
+    block_bytes: int
+    block_tokens: int
+    policy: Callable[[], EvictionPolicy]
+    demote: str = "evicted"
+    free_target_blocks: int = 0
+    leaving_max: int = 32
+    """Copies under way at once; more victims wait for the next ones to finish."""
+    match_lease_s: float = 60.0
+    lower_tier: bool = True
+    """False: nothing below the hot tier, so eviction drops."""
+
+
+@dataclass(slots=True)
+class CacheCore:
+    """State shared by the verbs of this folder. ``n_blocks`` slots, all free at first."""
+
+    options: CoreOptions
+    n_blocks: int
+    table: BlockTable = field(init=False)
+    index: PrefixIndex = field(init=False, default_factory=PrefixIndex)
+    ledger: HotLedger = field(init=False, default_factory=HotLedger)
+    policies: dict[TenantId, EvictionPolicy] = field(init=False, default_factory=dict)
+    leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
+    filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
+    """Hashes being written, by an engine or by a fetch: nobody writes one twice."""
+    fetching: dict[BlockHash, Source] = field(init=False, default_factory=dict)
+    """The part of ``filling`` that a load is fetching, and from where."""
+    counters: dict[TenantId, TenantCounters] = field(init=False, default_factory=dict)
+    leaving: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
+    loads: dict[int, LoadOp] = field(init=False, default_factory=dict)
+    jobs: list[Job] = field(init=False, default_factory=list)
+    _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
+    _last_id: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.table = BlockTable(self.n_blocks)
+
+    # Ids, leases, counters.
+
+    def next_id(self) -> int:
+        """A number never given before; tickets and lease ids share it."""
+        self._last_id += 1
+        return self._last_id
+
+    def lease(self, lease_id: LeaseId, *, connection: int) -> Lease:
+        """The lease, if it is this connection's; OwnershipError when it ended or never was."""
+        lease = self.leases.get(lease_id)
+        if lease is None or lease.connection != connection:
+            raise OwnershipError(f"lease {lease_id} is not held by this connection")
+        return lease
+
+    def count(self, tenant: TenantId) -> TenantCounters:
+        counters = self.counters.get(tenant)
+        if counters is None:
+            counters = self.counters[tenant] = TenantCounters()
+        return counters
+
+    # How blocks come and go.
+
+    def become_filling(
+        self, block_hash: BlockHash, *, scope_id: bytes, tenant: TenantId, parent: BlockId, depth: int
+    ) -> BlockId | None:
+        """Take a free slot for this identity and charge it; None when no slot is free."""
+        block_id = self.table.allocate(block_hash, scope_id=scope_id, tenant=tenant, parent=parent, depth=depth)
+        if block_id is not None:
+            self.filling[block_hash] = block_id
+            self.ledger.charge(tenant, self.options.block_bytes)
+        return block_id
+
+    def become_ready(self, block_id: BlockId, checksum: bytes | None) -> None:
+        """A filled block becomes matchable, known to its tenant's policy, and announced."""
+        record = self.table[block_id]
+        self.table.commit(block_id, checksum)
+        del self.filling[record.block_hash]
+        self.index.add(record.block_hash, block_id)
+        self.policy_of(record.tenant).on_insert(block_id, recompute_cost=float(self.options.block_tokens))
+        self._events[record.block_hash] = True
+
+    def drop_filling(self, block_id: BlockId) -> None:
+        """Give back a block that will not be finished."""
+        record = self.table[block_id]
+        del self.filling[record.block_hash]
+        self.ledger.release(record.tenant, self.options.block_bytes)
+        self.table.abort(block_id)
+
+    def start_leaving(self, block_id: BlockId, ticket: Ticket) -> None:
+        """A copy of it is being made: no victim for the policy any more, but still matchable."""
+        self.policy_of(self.table[block_id].tenant).on_remove(block_id)
+        self.table.start_leaving(block_id, ticket)
+        self.leaving[ticket] = block_id
+
+    def come_back(self, block_id: BlockId) -> None:
+        """A hit while leaving: the copy under way may still end up below, the block stays."""
+        record = self.table[block_id]
+        del self.leaving[record.ticket]
+        self.table.hit_while_leaving(block_id)
+        self.policy_of(record.tenant).on_insert(block_id, recompute_cost=float(self.options.block_tokens))
+
+    def forget(self, block_id: BlockId, left: CopyDone | None = None) -> None:
+        """Take a resident block out of everything; ``left`` is what ended its copy, if one was being made."""
+        record = self.table[block_id]
+        tenant, block_hash = record.tenant, record.block_hash
+        if left is None:
+            self.policy_of(tenant).on_remove(block_id)
+            self.table.evict(block_id)
+        else:
+            self.table.finish_leaving(block_id, left.ticket, copied=left.copied)
+            if not left.copied:
+                self.table.evict(block_id)
+        self.index.remove(block_hash, block_id)
+        self.ledger.release(tenant, self.options.block_bytes)
+        self.count(tenant).evicted += 1
+        self._events[block_hash] = False
+
+    def policy_of(self, tenant: TenantId) -> EvictionPolicy:
+        policy = self.policies.get(tenant)
+        if policy is None:
+            policy = self.policies[tenant] = self.options.policy()
+        return policy
+
+    # What the host takes away.
+
+    def drain_jobs(self) -> list[Job]:
+        jobs, self.jobs = self.jobs, []
+        return jobs
+
+    def drain_events(self) -> DirectoryEvents:
+        events, self._events = self._events, {}
+        return DirectoryEvents(
+            stored=tuple(block_hash for block_hash, here in events.items() if here),
+            removed=tuple(block_hash for block_hash, here in events.items() if not here),
+        )
+
+    def resident_hashes(self) -> list[BlockHash]:
+        """All that is matchable now, to announce again after a rejoin."""
+        return list(self.index)
+
+    def resident(self) -> Iterable[tuple[BlockId, BlockRecord]]:
+        return ((block_id, self.table[block_id]) for _, block_id in self.index.items())
+
+    def tenant_blocks(self) -> Iterator[tuple[TenantId, int]]:
+        for tenant, used in self.ledger.tenants():
+            yield tenant, used // self.options.block_bytes
+
+    def blocks_in(self, state: BlockState) -> int:
+        return self.table.count(state)

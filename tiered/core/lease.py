@@ -1,0 +1,35 @@
+"""A lease: all that one request holds, given back together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tiered.jobs import Origin
+from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
+
+
+@dataclass(slots=True)
+class Lease:
+    """Pins and unfinished blocks of one request.
+
+    pinned:    READY blocks, each pinned once. Of a match: from the first hash on, gap-free, and sources says where
+               each was found. Of a save: what it has committed.
+    filling:   blocks this request is writing, in chain order; they end with the connection, never by time, because
+               the engine may be in the middle of a copy.
+    origins:   for the hashes after the hot ones, where each may be fetched from, nearest first.
+    expires_at: when the pins end by themselves.
+    """
+
+    lease_id: LeaseId
+    connection: int
+    tenant: TenantId
+    scope_id: bytes
+    hashes: Sequence[BlockHash]
+    asked_tokens: int
+    expires_at: float
+    pinned: list[BlockId] = field(default_factory=list)
+    sources: list[Source] = field(default_factory=list)
+    filling: list[BlockId] = field(default_factory=list)
+    origins: dict[int, tuple[Origin, ...]] = field(default_factory=dict)
+    counted: bool = False

@@ -1,0 +1,106 @@
+"""match: the longest gap-free run of a chain that is hot, pinned under a lease.
+
+The pins end with release, with the connection, or by themselves after ``match_lease_s``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tiered.blocks.record import NO_TENANT
+from tiered.blocks.state import BlockState
+from tiered.core.core import CacheCore
+from tiered.core.lease import Lease
+from tiered.jobs import Origin
+from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
+
+
+def match(
+    core: CacheCore,
+    hashes: Sequence[BlockHash],
+    *,
+    connection: int,
+    tenant: TenantId,
+    scope_id: bytes,
+    asked_tokens: int,
+    now: float,
+) -> Lease:
+    """Pin what is hot and open the request's lease. Cost: about half a microsecond a block."""
+    lease = open_lease(
+        core,
+        hashes,
+        connection=connection,
+        tenant=tenant,
+        scope_id=scope_id,
+        asked_tokens=asked_tokens,
+        expires_at=now + core.options.match_lease_s,
+    )
+    run = core.index.match(hashes)
+    pin_run(core, lease, run, [Source.HOT] * len(run))
+    return lease
+
+
+def open_lease(
+    core: CacheCore,
+    hashes: Sequence[BlockHash],
+    *,
+    connection: int,
+    tenant: TenantId,
+    scope_id: bytes,
+    asked_tokens: int = 0,
+    expires_at: float = math.inf,
+) -> Lease:
+    """A lease that holds nothing yet. A save's never ends by time: its engine may be in the middle of a copy."""
+    lease = Lease(
+        lease_id=LeaseId(core.next_id()),
+        connection=connection,
+        tenant=tenant,
+        scope_id=scope_id,
+        hashes=hashes,
+        asked_tokens=asked_tokens,
+        expires_at=expires_at,
+    )
+    core.leases[lease.lease_id] = lease
+    return lease
+
+
+def pin_run(core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequence[Source]) -> None:
+    """Pin further blocks of the lease's prefix, each with where it was found.
+
+    Touches from the deepest up, so that by recency a parent stays younger than its children.
+    """
+    records, leaving = core.table.records, BlockState.LEAVING
+    tenant, on_hit = NO_TENANT, None
+    for block_id in reversed(run):
+        record = records[block_id]
+        if record.state is leaving:
+            core.come_back(block_id)
+        record.pins += 1
+        record.hits += 1
+        if record.tenant is not tenant:
+            tenant = record.tenant
+            on_hit = core.policies[tenant].on_hit
+        assert on_hit is not None
+        on_hit(block_id)
+    lease.pinned.extend(run)
+    lease.sources.extend(sources)
+
+
+def note_origins(lease: Lease, origins: Sequence[tuple[Origin, ...]]) -> tuple[int, int]:
+    """Record where the blocks after the hot ones may come from.
+
+    origins: for each hash after the pinned ones, nearest first; the run ends at the first empty one. Returns how
+    many blocks of the run would come from peers and from Redis first.
+    """
+    n_peer = n_redis = 0
+    first = len(lease.pinned)
+    for offset, choices in enumerate(origins):
+        if not choices:
+            break
+        lease.origins[first + offset] = choices
+        if choices[0].source is Source.PEER:
+            n_peer += 1
+        else:
+            n_redis += 1
+    return n_peer, n_redis

@@ -1,0 +1,30 @@
+"""Where the blocks below the hot tier may be fetched from, nearest first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tiered.jobs import Origin, PeerAddress
+from tiered.types import NodeId, Source, Whereabouts
+
+_REDIS = Origin(Source.REDIS)
+
+
+def origins_of(
+    whereabouts: Sequence[Whereabouts], *, live: Mapping[NodeId, PeerAddress], block_bytes: int
+) -> list[tuple[Origin, ...]]:
+    """Per block its origins: peers whose very life is running (I8), then Redis.
+
+    An owner of an older epoch does not count, nor does a stored value whose size is not a block's.
+    """
+    origins = []
+    for where in whereabouts:
+        choices = [
+            Origin(Source.PEER, peer)
+            for owner in where.owners
+            if (peer := live.get(owner.node)) is not None and peer.epoch == owner.epoch
+        ]
+        if where.in_redis and where.stored_bytes >= block_bytes:
+            choices.append(_REDIS)
+        origins.append(tuple(choices))
+    return origins

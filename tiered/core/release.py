@@ -1,0 +1,68 @@
+"""release: give back what a lease holds, and count what the request really used."""
+
+from __future__ import annotations
+
+from tiered.core.core import CacheCore
+from tiered.core.lease import Lease
+from tiered.types import Source, TokenCounts
+
+
+def release(core: CacheCore, lease: Lease, *, used_tokens: int) -> None:
+    """End the lease. used_tokens: how many of the prompt's first tokens came from the cache, as the engine says.
+
+    Counted per source of the blocks they lay in; all else the request asked for was missed, so that
+    asked == hot + peer + redis + missed holds whatever happened.
+    """
+    _count(core, lease, used_tokens)
+    _give_back(core, lease)
+
+
+def drop_connection(core: CacheCore, connection: int) -> int:
+    """The engine is gone: end all its leases, return how many. What it had not released was not used."""
+    gone = [lease for lease in core.leases.values() if lease.connection == connection]
+    for lease in gone:
+        release(core, lease, used_tokens=0)
+    return len(gone)
+
+
+def expire(core: CacheCore, now: float) -> int:
+    """End leases whose time is over. One that is being written under stays until its connection ends (I2)."""
+    lapsed = [lease for lease in core.leases.values() if lease.expires_at <= now and not lease.filling]
+    for lease in lapsed:
+        release(core, lease, used_tokens=0)
+    return len(lapsed)
+
+
+def _count(core: CacheCore, lease: Lease, used_tokens: int) -> None:
+    if lease.counted or not lease.asked_tokens:
+        return
+    lease.counted = True
+    block_tokens = core.options.block_tokens
+    used = min(used_tokens, len(lease.pinned) * block_tokens, lease.asked_tokens)
+    by_source = dict.fromkeys(Source, 0)
+    left = used
+    for source in lease.sources:
+        if left <= 0:
+            break
+        by_source[source] += min(block_tokens, left)
+        left -= block_tokens
+    counters = core.count(lease.tenant)
+    counters.tokens = counters.tokens.plus(
+        TokenCounts(
+            asked=lease.asked_tokens,
+            hot=by_source[Source.HOT],
+            peer=by_source[Source.PEER],
+            redis=by_source[Source.REDIS],
+            missed=lease.asked_tokens - used,
+        )
+    )
+
+
+def _give_back(core: CacheCore, lease: Lease) -> None:
+    for block_id in lease.pinned:
+        core.table.unpin(block_id)
+    for block_id in reversed(lease.filling):  # children before their parents
+        core.drop_filling(block_id)
+    lease.pinned.clear()
+    lease.filling.clear()
+    del core.leases[lease.lease_id]

@@ -1,0 +1,33 @@
+"""The core's counters as one frozen snapshot."""
+
+from __future__ import annotations
+
+from tiered.blocks.state import BlockState
+from tiered.core.core import CacheCore, TenantCounters
+from tiered.types import NodeStats, TenantStats
+
+
+def node_stats(core: CacheCore, *, engines: int, layout: str) -> NodeStats:
+    """What this node publishes of itself. Cost: O(tenants)."""
+    used = dict(core.ledger.tenants())
+    nothing = TenantCounters()
+    tenants: dict[str, TenantStats] = {}
+    for tenant in sorted(used.keys() | core.counters.keys()):
+        counters = core.counters.get(tenant, nothing)
+        hot_bytes = used.get(tenant, 0)
+        tenants[tenant] = TenantStats(
+            tokens=counters.tokens,
+            hot_blocks=hot_bytes // core.options.block_bytes,
+            hot_bytes=hot_bytes,
+            evicted_blocks=counters.evicted,
+            demoted_blocks=counters.demoted,
+            refused_blocks=counters.refused,
+        )
+    return NodeStats(
+        pool_blocks=core.n_blocks,
+        free_blocks=core.blocks_in(BlockState.FREE),
+        block_bytes=core.options.block_bytes,
+        engines=engines,
+        layout=layout,
+        tenants=tenants,
+    )

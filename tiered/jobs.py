@@ -1,0 +1,77 @@
+"""Job and Completion: the only sentences spoken across the seam between decisions and moving bytes.
+
+A job says what should move, a completion what did. Both carry ids and hashes only; the movers find the bytes
+through the pool, and a block named by a job stays theirs until its completion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tiered.types import BlockHash, BlockId, Source, TenantId, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where one life of a node serves blocks."""
+
+    node: str
+    epoch: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One place a block may be fetched from; peer is None for Redis."""
+
+    source: Source
+    peer: PeerAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchJob:
+    """Bring blocks of one scope from one origin into slots that are FILLING."""
+
+    ticket: Ticket
+    origin: Origin
+    scope_id: bytes
+    tenant: TenantId
+    block_ids: tuple[BlockId, ...]
+    hashes: tuple[BlockHash, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoteJob:
+    """Copy one LEAVING block out of the pool, then put the copy into Redis."""
+
+    ticket: Ticket
+    block_id: BlockId
+    block_hash: BlockHash
+    scope_id: bytes
+    tenant: TenantId
+    depth: int
+    checksum: bytes | None
+
+
+Job: TypeAlias = FetchJob | DemoteJob
+
+
+@dataclass(frozen=True, slots=True)
+class FetchDone:
+    """Per block its verified checksum, or None where the origin had no good copy."""
+
+    ticket: Ticket
+    checksums: tuple[bytes | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDone:
+    """The pool's bytes of a LEAVING block are no longer needed (copied), or could not be copied."""
+
+    ticket: Ticket
+    copied: bool
+
+
+Completion: TypeAlias = FetchDone | CopyDone

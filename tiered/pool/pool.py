@@ -1,0 +1,162 @@
+"""One block-outermost tensor, on CUDA or in shared memory; gathers, scatters and lends views by block id.
+
+Owns the bytes and nothing else: which block is whose, and whether it may be read, is the table's business.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+
+from tiered.errors import ConfigError
+from tiered.layout import KvLayout
+from tiered.types import BlockId
+
+_TORCH_DTYPES: Final = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "uint8": torch.uint8,
+}
+
+
+def torch_dtype(layout: KvLayout) -> torch.dtype:
+    return _TORCH_DTYPES[layout.dtype]
+
+
+def layout_dtype(dtype: torch.dtype) -> str:
+    """The layout's name of a torch dtype; ValueError for one that no pool can hold."""
+    for name, candidate in _TORCH_DTYPES.items():
+        if candidate is dtype:
+            return name
+    raise ValueError(f"layout.dtype: {dtype} is none of {', '.join(sorted(_TORCH_DTYPES))}")
+
+
+class BlockPool:
+    """``n_blocks`` blocks in one tensor of shape (n_blocks, n_layers, n_planes, block_tokens, n_kv_heads, head_dim).
+
+    On ``cpu`` the memory is an anonymous file in RAM (memfd): another process maps it from the descriptor, and it
+    vanishes by itself when the last process that maps it ends, however it ends. All of it is made resident at the
+    start, so that a budget the machine does not have fails here and first use pays for no page fault.
+    """
+
+    def __init__(self, layout: KvLayout, n_blocks: int, *, device: str = "cpu") -> None:
+        if n_blocks < 1:
+            raise ConfigError(
+                f"pool.bytes: too small for one block of {layout.block_bytes} bytes; give at least that much",
+                field="pool.bytes",
+            )
+        self.layout = layout
+        self.n_blocks = n_blocks
+        self.device = device
+        self.descriptor: int | None = None
+        self._memory: memoryview | None = None
+        if device == "cpu":
+            self.descriptor = os.memfd_create("tiered-pool", os.MFD_CLOEXEC)
+            os.ftruncate(self.descriptor, self.nbytes)
+            self._adopt(_map(self.descriptor, self.nbytes))
+        else:
+            self.tensor = torch.empty((n_blocks, *layout.block_shape), dtype=torch_dtype(layout), device=device)
+
+    @classmethod
+    def attach(cls, layout: KvLayout, n_blocks: int, *, descriptor: int) -> BlockPool:
+        """The pool of another process, from its shared-memory descriptor, which this pool then owns."""
+        pool = cls.__new__(cls)
+        pool.layout, pool.n_blocks, pool.device, pool.descriptor = layout, n_blocks, "cpu", descriptor
+        pool._adopt(_map(descriptor, pool.nbytes))
+        return pool
+
+    @classmethod
+    def attach_tensor(cls, layout: KvLayout, tensor: torch.Tensor) -> BlockPool:
+        """The pool of another process, from a tensor that already aliases its CUDA memory."""
+        pool = cls.__new__(cls)
+        pool.layout, pool.n_blocks, pool.device = layout, tensor.shape[0], str(tensor.device)
+        pool.descriptor, pool._memory, pool.tensor = None, None, tensor
+        return pool
+
+    def _adopt(self, memory: mmap.mmap) -> None:
+        self._memory = memoryview(memory)
+        flat = torch.frombuffer(memory, dtype=torch_dtype(self.layout))
+        self.tensor = flat.view((self.n_blocks, *self.layout.block_shape))
+
+    @property
+    def nbytes(self) -> int:
+        return self.n_blocks * self.layout.block_bytes
+
+    def gather(self, block_ids: Sequence[BlockId], out: torch.Tensor) -> None:
+        """Copy whole blocks into one buffer.
+
+        Shapes: out is (n, n_layers, n_planes, block_tokens, n_kv_heads, head_dim), pool dtype.
+        """
+        torch.index_select(self.tensor, 0, self._index(block_ids), out=out)
+
+    def scatter(self, block_ids: Sequence[BlockId], source: torch.Tensor) -> None:
+        """Copy one buffer of whole blocks, shaped as in :meth:`gather`, into the blocks' places."""
+        self.tensor.index_copy_(0, self._index(block_ids), source)
+
+    def gather_layer(self, block_ids: Sequence[BlockId], layer: int) -> torch.Tensor:
+        """One layer's planes of a run of blocks as the engine lays them out.
+
+        Shapes: returns (n_planes, n_kv_heads, n * block_tokens, head_dim), new memory, pool dtype.
+        """
+        layout = self.layout
+        blocks = self.tensor[:, layer].index_select(0, self._index(block_ids))
+        heads_first = blocks.permute(1, 3, 0, 2, 4)
+        return heads_first.reshape(layout.n_planes, layout.n_kv_heads, -1, layout.head_dim)
+
+    def scatter_layer(self, block_ids: Sequence[BlockId], layer: int, planes: torch.Tensor) -> None:
+        """The inverse of :meth:`gather_layer`; planes as it returns them."""
+        layout = self.layout
+        split = planes.reshape(
+            layout.n_planes, layout.n_kv_heads, len(block_ids), layout.block_tokens, layout.head_dim
+        )
+        self.tensor[:, layer].index_copy_(0, self._index(block_ids), split.permute(2, 0, 3, 1, 4))
+
+    def host_view(self, block_id: BlockId) -> memoryview:
+        """The block's own bytes; only for a pool in host memory."""
+        if self._memory is None:
+            raise TypeError("a CUDA pool has no host view; use read() and write()")
+        start = block_id * self.layout.block_bytes
+        return self._memory[start : start + self.layout.block_bytes]
+
+    def read(self, block_id: BlockId, out: memoryview) -> None:
+        """Copy a block's bytes into host memory of ``block_bytes`` bytes."""
+        if self._memory is not None:
+            out[:] = self.host_view(block_id)
+        else:
+            torch.frombuffer(out, dtype=torch.uint8).copy_(self.tensor[block_id].view(torch.uint8).flatten())
+
+    @contextmanager
+    def write(self, block_id: BlockId) -> Iterator[memoryview]:
+        """Host memory whose content is the block's once the ``with`` ends: in place, or staged for CUDA."""
+        if self._memory is not None:
+            yield self.host_view(block_id)
+            return
+        staged = torch.empty(self.layout.block_bytes, dtype=torch.uint8, pin_memory=True)
+        yield staged.numpy().data
+        self.tensor[block_id].view(torch.uint8).flatten().copy_(staged)
+
+    def _index(self, block_ids: Sequence[BlockId]) -> torch.Tensor:
+        return torch.tensor(block_ids, dtype=torch.int64, device=self.device)
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping itself lives as long as somebody holds the tensor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def _map(descriptor: int, nbytes: int) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"pool.bytes: cannot map {nbytes} bytes of shared memory: {error}; give the pool less",
+            field="pool.bytes",
+        ) from None

@@ -1,0 +1,43 @@
+"""Hands the pool's memory to another process: a descriptor over a Unix socket, or a CUDA IPC handle.
+
+Knows sockets and handles; refuses to know what is in the memory.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+
+import torch
+
+from tiered.errors import ProtocolError
+from tiered.layout import KvLayout
+from tiered.pool.pool import BlockPool, torch_dtype
+
+
+def send_with_descriptor(connection_fd: int, data: bytes, descriptor: int) -> None:
+    """Send ``data`` and a duplicate of ``descriptor`` in one message over a connected Unix socket.
+
+    Used once per connection on an empty send buffer, so that a non-blocking socket takes all of it.
+    Errors: OSError when the other side is gone; ProtocolError when its buffer was not empty.
+    """
+    with socket.socket(fileno=os.dup(connection_fd)) as duplicate:
+        sent = socket.send_fds(duplicate, [data], [descriptor])
+    if sent != len(data):
+        raise ProtocolError(f"only {sent} of {len(data)} bytes of the attach reply were taken")
+
+
+def cuda_handle(pool: BlockPool) -> bytes:
+    """What another process needs to open a CUDA pool. Trusted local engines only: it is a pickle."""
+    storage = pool.tensor.untyped_storage()
+    return pickle.dumps(storage._share_cuda_())  # type: ignore[no-untyped-call]
+
+
+def open_cuda_handle(handle: bytes, layout: KvLayout, n_blocks: int) -> BlockPool:
+    """Map a CUDA pool exported by :func:`cuda_handle` in another process on the same device."""
+    storage = torch.UntypedStorage._new_shared_cuda(*pickle.loads(handle))
+    tensor = torch.empty(0, dtype=torch_dtype(layout), device=storage.device)
+    shape = (n_blocks, *layout.block_shape)
+    tensor.set_(storage, 0, shape, tensor.new_empty(shape, device="meta").stride())
+    return BlockPool.attach_tensor(layout, tensor)

@@ -1,0 +1,28 @@
+"""Host buffers of one block each, lent and returned: the bound on copies that are on their way down."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+
+class StagingBuffers:
+    """``n_buffers`` buffers of ``block_bytes``; their memory is touched once and reused. Thread-safe."""
+
+    def __init__(self, n_buffers: int, block_bytes: int) -> None:
+        memory = np.zeros((n_buffers, block_bytes), dtype=np.uint8)
+        self._free = [memory[i].data for i in range(n_buffers)]
+        self._changed = threading.Condition()
+
+    def lend(self, *, timeout_s: float) -> memoryview | None:
+        """A buffer, or None when all stay out for ``timeout_s``: the caller then drops its copy."""
+        with self._changed:
+            if self._changed.wait_for(lambda: bool(self._free), timeout_s):
+                return self._free.pop()
+            return None
+
+    def give_back(self, buffer: memoryview) -> None:
+        with self._changed:
+            self._free.append(buffer)
+            self._changed.notify()

@@ -1,0 +1,178 @@
+"""The transfer threads: they run jobs against pool and tiers with blocking calls and report completions.
+
+Three lanes. *Fetchers* fill slots from peers and Redis. One *copier* moves leaving blocks into staging buffers, which
+takes microseconds and never touches the network. One *writer* puts the
+staged copies into Redis.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tiered.codec.frame import checksum_of
+from tiered.jobs import CopyDone, DemoteJob, FetchDone, FetchJob, PeerAddress
+from tiered.log import get_logger
+from tiered.pool.pool import BlockPool
+from tiered.pool.staging import StagingBuffers
+from tiered.seam.handoff import Handoff
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
+from tiered.types import BlockHash
+
+WRITE_BATCH_BLOCKS: Final = 8
+"""Staged blocks that share the three round trips of one put."""
+
+STAGING_WAIT_S: Final = 0.25
+"""How long the copier waits for a slow Redis to give a buffer back before it drops a copy. Nobody waits for the
+copier: whoever needs room lets other blocks leave without a copy."""
+
+_log = get_logger("tiered.seam")
+
+
+class PeerSource(Protocol):
+    """What the driver needs of other workers."""
+
+    def fetch(
+        self, peer: PeerAddress, hashes: Sequence[BlockHash], outs: Sequence[memoryview], *, scope_id: bytes
+    ) -> list[bytes | None]:
+        """Per block its verified checksum, or None. Never raises for a peer that fails."""
+
+
+@dataclass(slots=True)
+class DriverCounters:
+    """Plain totals; each is written by one lane only."""
+
+    copies_dropped: int = 0
+    torn_copies: int = 0
+
+
+class Driver:
+    """Runs the lanes of one pool. ``redis`` or ``peers`` may be None: that origin then has nothing."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        handoff: Handoff,
+        *,
+        redis: RedisTier | None,
+        peers: PeerSource | None,
+        n_fetchers: int = 3,
+        staging_blocks: int = 32,
+    ) -> None:
+        self.counters = DriverCounters()
+        self._pool = pool
+        self._handoff = handoff
+        self._redis = redis
+        self._peers = peers
+        self._staging = StagingBuffers(staging_blocks, pool.layout.block_bytes)
+        self._staged: queue.SimpleQueue[tuple[DemoteJob, memoryview] | None] = queue.SimpleQueue()
+        self._n_fetchers = n_fetchers
+        self._threads = [
+            *(threading.Thread(target=self._fetch_lane, name=f"fetch-{i}") for i in range(n_fetchers)),
+            threading.Thread(target=self._copy_lane, name="copy"),
+            threading.Thread(target=self._write_lane, name="write"),
+        ]
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+
+    def close(self, *, timeout_s: float) -> None:
+        """Stop the lanes. What is staged is still written, within ``timeout_s`` in all."""
+        for job in self._handoff.stop(n_fetchers=self._n_fetchers, n_copiers=1):
+            if isinstance(job, FetchJob):
+                self._handoff.finish(FetchDone(job.ticket, (None,) * len(job.hashes)))
+            else:
+                self._handoff.finish(CopyDone(job.ticket, copied=False))
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    # Up: from a peer or Redis into slots.
+
+    def _fetch_lane(self) -> None:
+        while (job := self._handoff.take_fetch()) is not None:
+            checksums: list[bytes | None] = [None] * len(job.hashes)
+            try:
+                checksums = self._fetch(job)
+            except Exception:
+                # A defect must not leave an engine waiting for a completion that never comes.
+                _log.exception("fetch failed", origin=job.origin.source, n_blocks=len(job.hashes))
+            finally:
+                self._handoff.finish(FetchDone(job.ticket, tuple(checksums)))
+
+    def _fetch(self, job: FetchJob) -> list[bytes | None]:
+        with ExitStack() as stack:
+            outs = [stack.enter_context(self._pool.write(block_id)) for block_id in job.block_ids]
+            if job.origin.peer is not None:
+                if self._peers is None:
+                    return [None] * len(outs)
+                return self._peers.fetch(job.origin.peer, job.hashes, outs, scope_id=job.scope_id)
+            if self._redis is None:
+                return [None] * len(outs)
+            wanted = [Wanted(block_hash=h, out=out) for h, out in zip(job.hashes, outs, strict=True)]
+            return self._redis.get(wanted, scope_id=job.scope_id, tenant=job.tenant)
+
+    # Down: from the pool into staging, from staging into Redis.
+
+    def _copy_lane(self) -> None:
+        while (job := self._handoff.take_copy()) is not None:
+            copied = False
+            try:
+                copied = self._copy(job)
+            except Exception:
+                _log.exception("copy failed", block_id=job.block_id)
+            finally:
+                self._handoff.finish(CopyDone(job.ticket, copied=copied))
+        self._staged.put(None)
+
+    def _copy(self, job: DemoteJob) -> bool:
+        buffer = self._staging.lend(timeout_s=STAGING_WAIT_S) if self._redis is not None else None
+        if buffer is None:
+            self.counters.copies_dropped += 1
+            return False
+        self._pool.read(job.block_id, buffer)
+        self._staged.put((job, buffer))
+        return True
+
+    def _write_lane(self) -> None:
+        ended = False
+        while not ended:
+            batch: list[tuple[DemoteJob, memoryview]] = []
+            item = self._staged.get()
+            while item is not None:
+                batch.append(item)
+                if len(batch) == WRITE_BATCH_BLOCKS:
+                    break
+                try:
+                    item = self._staged.get_nowait()
+                except queue.Empty:
+                    break
+            ended = item is None
+            try:
+                self._write(batch)
+            except Exception:
+                _log.exception("write failed", n_blocks=len(batch))
+            finally:
+                for _, buffer in batch:
+                    self._staging.give_back(buffer)
+
+    def _write(self, batch: Sequence[tuple[DemoteJob, memoryview]]) -> None:
+        """Put staged blocks, scope by scope; a copy that is not what was committed is not stored."""
+        by_scope: dict[bytes, list[ToStore]] = {}
+        for job, buffer in batch:
+            checksum = checksum_of(buffer)
+            if job.checksum is not None and checksum != job.checksum:
+                self.counters.torn_copies += 1
+                _log.warning("copy differs from what was committed", block_hash=job.block_hash.hex())
+                continue
+            by_scope.setdefault(job.scope_id, []).append(
+                ToStore(
+                    block_hash=job.block_hash, tenant=job.tenant, depth=job.depth, payload=buffer, checksum=checksum
+                )
+            )
+        for scope_id, blocks in by_scope.items():
+            assert self._redis is not None
+            self._redis.put(blocks, scope_id=scope_id)

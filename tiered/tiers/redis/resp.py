@@ -1,0 +1,225 @@
+"""One raw connection for bulk values: writes GET and SET, reads their replies straight into buffers.
+
+Owns one socket and the few lines of RESP2 that these two commands need; redis-py does everything else. A reply that
+is not what the command can have asked for closes the connection: it is never read out of step.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.connection
+
+from tiered.errors import TierError, TierTimeout, TierUnavailable
+
+_SHORTEST_REPLY: Final = 5
+"""``$-1`` or ``+OK`` and the line's end. No reply to GET or SET is shorter, so this much never reads too far."""
+_ERROR_LINE_MAX: Final = 1_024
+_NIL: Final = b"$-1\r\n"
+_OK: Final = b"+OK\r\n"
+
+
+class WrongLength(TierUnavailable):
+    """The value in Redis is not of the expected length; its bytes are in the way, so the connection was closed."""
+
+
+class ServerFullError(TierError):
+    """The server holds all it may; the connection is fine."""
+
+
+class RawConnection:
+    """One blocking connection. Each socket operation ends within its timeout. Not thread-safe.
+
+    Errors of every method: TierTimeout or TierUnavailable; the connection is then closed.
+    """
+
+    def __init__(self, url: str, *, connect_timeout_s: float, timeout_s: float) -> None:
+        options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        self._socket = self._connect(options, connect_timeout_s, timeout_s)
+        # Of a plain socket the kernel fills a whole buffer in one call; TLS gives out one record at a time.
+        self._receive_flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
+        self._start = bytearray(_SHORTEST_REPLY)
+        self._end = bytearray(2)
+        self._log_in(options)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def is_quiet(self) -> bool:
+        """Whether an idle connection still is one: open, with nothing to read."""
+        if self._socket.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def send_get(self, key: bytes) -> None:
+        self._send([_command(b"GET", key)])
+
+    def read_value(self, header: memoryview, payload: memoryview) -> bool:
+        """The reply of a GET: True if the value is in the buffers, False if there is none.
+
+        Errors: WrongLength if the value is not header.nbytes + payload.nbytes long.
+        """
+        line = b"$%d\r\n" % (header.nbytes + payload.nbytes)
+        start = self._read_start()
+        if start == _NIL:
+            return False
+        if start[:1] == b"-":
+            raise self._server_error(start)
+        if line[:_SHORTEST_REPLY] != start:
+            raise self._closed(WrongLength(f"redis: a value begins {start!r}, expected {line!r}"))
+        rest = memoryview(bytearray(len(line) - _SHORTEST_REPLY))
+        self._fill(rest)
+        if line[_SHORTEST_REPLY:] != rest:
+            raise self._closed(WrongLength(f"redis: a value begins {start + rest!r}, expected {line!r}"))
+        self._fill_all([header, payload, memoryview(self._end)])
+        if self._end != b"\r\n":
+            raise self._closed(TierUnavailable("redis: a value does not end where it should"))
+        return True
+
+    def send_set(self, key: bytes, header: bytes, payload: memoryview, *, ttl_ms: int) -> None:
+        """SET ... NX PX: what is there already stays, what is not committed in time ends by itself."""
+        start = b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, len(header) + payload.nbytes)
+        ttl = b"%d" % ttl_ms
+        end = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n" % (len(ttl), ttl)
+        self._send([start + header, payload, end])
+
+    def read_stored(self) -> bool:
+        """The reply of a SET NX: False if a value was there already. Errors: ServerFullError."""
+        start = self._read_start()
+        if start == _OK:
+            return True
+        if start == _NIL:
+            return False
+        raise self._server_error(start)
+
+    def _connect(self, options: dict[str, Any], connect_timeout_s: float, timeout_s: float) -> socket.socket:
+        raw: socket.socket | None = None
+        try:
+            if "path" in options:
+                raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                raw.settimeout(connect_timeout_s)
+                raw.connect(options["path"])
+            else:
+                address = (options.get("host", "localhost"), options.get("port", 6379))
+                raw = socket.create_connection(address, connect_timeout_s)
+                raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if options.get("connection_class") is redis.SSLConnection:
+                raw = _tls_context(options).wrap_socket(raw, server_hostname=options.get("host", "localhost"))
+                raw.settimeout(timeout_s)
+            else:
+                # Timeouts of the kernel leave the socket blocking, so that one call can receive a whole value.
+                raw.settimeout(None)
+                interval = struct.pack("@ll", *divmod(max(1, round(timeout_s * 1e6)), 1_000_000))
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+        except OSError as error:
+            if raw is not None:
+                raw.close()
+            raise _translated(error) from error
+        return raw
+
+    def _log_in(self, options: dict[str, Any]) -> None:
+        commands = []
+        if "password" in options:
+            user = [options["username"].encode()] if options.get("username") else []
+            commands.append(_command(b"AUTH", *user, options["password"].encode()))
+        if options.get("db"):
+            commands.append(_command(b"SELECT", b"%d" % options["db"]))
+        for command in commands:
+            self._send([command])
+            start = self._read_start()
+            if start != _OK:
+                raise self._closed(self._server_error(start))
+
+    def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        try:
+            if isinstance(self._socket, ssl.SSLSocket):
+                for buffer in buffers:
+                    self._socket.sendall(buffer)
+                return
+            views = [memoryview(buffer) for buffer in buffers]
+            while views:
+                sent = self._socket.sendmsg(views)
+                while views and sent >= views[0].nbytes:
+                    sent -= views.pop(0).nbytes
+                if views:
+                    views[0] = views[0][sent:]
+        except OSError as error:
+            raise self._closed(_translated(error)) from error
+
+    def _read_start(self) -> bytes:
+        self._fill(memoryview(self._start))
+        return bytes(self._start)
+
+    def _fill_all(self, views: Sequence[memoryview]) -> None:
+        """Fill buffers one after the other, as a rule in one system call."""
+        received = 0
+        try:
+            if self._receive_flags:
+                received = self._socket.recvmsg_into(views, 0, self._receive_flags)[0]
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")
+        except OSError as error:
+            raise self._closed(_translated(error)) from error
+        for view in views:
+            done = min(received, view.nbytes)
+            received -= done
+            self._fill(view[done:])
+
+    def _fill(self, view: memoryview) -> None:
+        try:
+            while view.nbytes:
+                received = self._socket.recv_into(view, view.nbytes, self._receive_flags)
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")
+                view = view[received:]
+        except OSError as error:
+            raise self._closed(_translated(error)) from error
+
+    def _server_error(self, start: bytes) -> TierError:
+        """Read an error reply to its end. Out of memory leaves the connection usable, anything else closes it."""
+        line = bytearray(start)
+        byte = bytearray(1)
+        while line[:1] == b"-" and not line.endswith(b"\r\n") and len(line) < _ERROR_LINE_MAX:
+            self._fill(memoryview(byte))
+            line += byte
+        text = line.decode(errors="replace").strip()
+        if line.startswith(b"-OOM"):
+            return ServerFullError(f"redis: {text}")
+        return self._closed(TierUnavailable(f"redis: {text}"))
+
+    def _closed(self, error: TierError) -> TierError:
+        self.close()
+        return error
+
+
+def _command(*parts: bytes) -> bytes:
+    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+
+
+def _translated(error: OSError) -> TierError:
+    # A kernel timeout shows as EAGAIN.
+    if isinstance(error, (TimeoutError, BlockingIOError)):
+        return TierTimeout("redis: no answer within the timeout of a value")
+    return TierUnavailable(f"redis: {error}")
+
+
+def _tls_context(options: dict[str, Any]) -> ssl.SSLContext:
+    """From the same options of the URL that redis-py reads."""
+    try:
+        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
+        if options.get("ssl_certfile"):
+            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
+    except OSError as error:
+        raise TierUnavailable(f"redis.url: cannot read a TLS file named in it: {error}") from error
+    if options.get("ssl_cert_reqs") == "none":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

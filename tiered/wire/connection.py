@@ -1,0 +1,147 @@
+"""One blocking request/reply connection with a deadline on every step.
+
+Any error leaves the connection unusable: half a reply may be on its way, so it is closed, never reused.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
+from tiered.wire.framing import PREFIX, Codec, body_length, encode
+from tiered.wire.messages import Message
+
+M = TypeVar("M")
+
+
+class Connection(Generic[M]):
+    """A connected stream socket on which replies of type M arrive in order."""
+
+    def __init__(self, sock: socket.socket, replies: Codec[M], *, name: str) -> None:
+        self.sock = sock
+        self._replies = replies
+        self._name = name
+        self.closed = False
+
+    def send(self, message: Message, *, timeout_s: float) -> None:
+        with _closing_on_error(self, timeout_s):
+            self.sock.sendall(encode(message))
+
+    def receive(self, *, timeout_s: float) -> M:
+        """The next message. TierTimeout, TierUnavailable or ProtocolError; the connection is closed then."""
+        with _closing_on_error(self, timeout_s) as deadline:
+            prefix = bytearray(PREFIX.size)
+            self._fill(memoryview(prefix), deadline)
+            body = bytearray(body_length(prefix))
+            self._fill(memoryview(body), deadline)
+            return self._replies.decode(body)
+
+    def call(self, message: Message, *, timeout_s: float) -> M:
+        self.send(message, timeout_s=timeout_s)
+        return self.receive(timeout_s=timeout_s)
+
+    def receive_into(self, view: memoryview, *, timeout_s: float) -> None:
+        """Raw bytes, straight into place."""
+        with _closing_on_error(self, timeout_s) as deadline:
+            self._fill(view, deadline)
+
+    def send_raw(self, parts: Sequence[bytes | memoryview], *, timeout_s: float) -> None:
+        """Raw bytes, gathered from where they lie."""
+        with _closing_on_error(self, timeout_s) as deadline:
+            left = [memoryview(part) for part in parts]
+            while left:
+                self.sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+                sent = self.sock.sendmsg(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][sent:]
+
+    def receive_with_descriptor(self, *, timeout_s: float) -> tuple[M, int | None]:
+        """The next message and the descriptor that came with it, if one did."""
+        with _closing_on_error(self, timeout_s):
+            data, descriptors, _, _ = socket.recv_fds(self.sock, 1 << 16, 1)
+            if not data:
+                raise ConnectionResetError("closed by the other side")
+            buffer = bytearray(data)
+            while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + body_length(buffer[: PREFIX.size]):
+                more = self.sock.recv(1 << 16)
+                if not more:
+                    raise ConnectionResetError("closed in the middle of a message")
+                buffer += more
+            message = self._replies.decode(buffer[PREFIX.size :])
+            return message, descriptors[0] if descriptors else None
+
+    def close(self) -> None:
+        self.closed = True
+        self.sock.close()
+
+    def _fill(self, view: memoryview, deadline: float) -> None:
+        got = 0
+        while got < len(view):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.sock.settimeout(left)
+            n = self.sock.recv_into(view[got:])
+            if n == 0:
+                raise ConnectionResetError("closed by the other side")
+            got += n
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+class _closing_on_error:  # noqa: N801  # reads as a verb where it is used
+    """Sets the socket's deadline; closes the connection and translates what went wrong."""
+
+    def __init__(self, connection: Connection[M], timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> float:
+        if self._connection.closed:
+            raise TierUnavailable(f"{self._connection.name}: the connection is closed")
+        self._connection.sock.settimeout(self._timeout_s)
+        return time.monotonic() + self._timeout_s
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        self._connection.close()
+        name = self._connection.name
+        if isinstance(error, TimeoutError):
+            raise TierTimeout(f"{name}: no answer within {self._timeout_s:g} s") from error
+        if isinstance(error, OSError):
+            raise TierUnavailable(f"{name}: {error}") from error
+        if isinstance(error, ProtocolError):
+            raise ProtocolError(f"{name}: {error}") from error
+
+
+def connect_unix(path: str, *, timeout_s: float) -> socket.socket:
+    """A connected Unix socket. Errors: TierUnavailable naming the path."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(path)
+    except OSError as error:
+        sock.close()
+        raise TierUnavailable(f"{path}: {error.strerror or error}") from error
+    return sock
+
+
+def connect_tcp(host: str, port: int, *, timeout_s: float) -> socket.socket:
+    """A connected TCP socket without Nagle's delay. Errors: TierUnavailable naming the address."""
+    try:
+        sock = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        raise TierUnavailable(f"{host}:{port}: {error.strerror or error}") from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock

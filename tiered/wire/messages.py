@@ -1,0 +1,181 @@
+"""Every message as a typed record. Frames carry the wire version; a frame of another major version is refused.
+
+Engine to worker, over the Unix socket (no KV byte crosses it): Attach, Match, Load, Allocate, Commit, Release.
+Worker to worker, over TCP: Challenge, Proof, Fetch, Holding, then the blocks themselves as ``codec.frame`` values.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tiered.hashing.scope import ModelScope
+from tiered.layout import KvLayout
+
+WIRE_VERSION: Final = 1
+FRAME_BYTES_MAX: Final = 16 << 20
+"""No honest message is larger: 8 Mi tokens of hashes fit."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of all messages; encoded as [type name, field, ...]."""
+
+
+class Failure(Message, frozen=True):
+    """The request was understood and refused. kind: a short fixed word; message: one sentence for a person."""
+
+    kind: str
+    message: str
+
+
+# Engine <-> worker.
+
+
+class Attach(Message, frozen=True):
+    """First message of an engine. The worker builds its pool for the first layout it sees."""
+
+    scope: ModelScope
+    engine: str
+    pid: int
+
+
+class Attached(Message, frozen=True):
+    """The pool's memory comes with this message as a descriptor (cpu), or in ``handle`` (CUDA IPC)."""
+
+    node: str
+    connection: int
+    layout: KvLayout
+    n_blocks: int
+    device: str
+    match_lease_s: float
+    handle: bytes = b""
+
+
+class Match(Message, frozen=True):
+    """hashes: the prompt's full blocks, joined. asked_tokens: of the whole prompt, for the books."""
+
+    tenant: str
+    scope_id: bytes
+    hashes: bytes
+    asked_tokens: int
+
+
+class Matched(Message, frozen=True):
+    """block_ids: hot and pinned, little-endian u32; n_peer and n_redis blocks follow them elsewhere."""
+
+    lease: int
+    block_ids: bytes
+    checksums: bytes
+    n_peer: int
+    n_redis: int
+
+
+class Load(Message, frozen=True):
+    """Bring up what Matched promised, waiting at most ``deadline_s``."""
+
+    lease: int
+    deadline_s: float
+
+
+class Loaded(Message, frozen=True):
+    """All blocks of the prefix that may be read now, from the first on; sources is one byte a block."""
+
+    block_ids: bytes
+    checksums: bytes
+    sources: bytes
+
+
+class Open(Message, frozen=True):
+    """Begin a save: the chain to write, from its first block on."""
+
+    tenant: str
+    scope_id: bytes
+    hashes: bytes
+
+
+class Opened(Message, frozen=True):
+    lease: int
+
+
+class Allocate(Message, frozen=True):
+    """Slots for the next blocks of a save, waiting at most ``wait_s`` for room to be made."""
+
+    lease: int
+    n_blocks_max: int
+    wait_s: float
+
+
+class Allocated(Message, frozen=True):
+    """Slots for hashes[first_index:]; shortfall says why there are fewer than asked for."""
+
+    first_index: int
+    block_ids: bytes
+    shortfall: str
+
+
+class Commit(Message, frozen=True):
+    """The oldest unfinished blocks of the save are whole; 16 bytes of checksum each, zeros for "none"."""
+
+    lease: int
+    checksums: bytes
+
+
+class Committed(Message, frozen=True):
+    n_blocks: int
+
+
+class Release(Message, frozen=True):
+    lease: int
+    used_tokens: int
+
+
+class Released(Message, frozen=True):
+    """held: False when the lease had ended before; what was copied under it is then not to be trusted."""
+
+    held: bool
+
+
+EngineRequest: TypeAlias = Attach | Match | Load | Open | Allocate | Commit | Release
+EngineReply: TypeAlias = Attached | Matched | Loaded | Opened | Allocated | Committed | Released | Failure
+
+
+# Worker <-> worker.
+
+
+class Challenge(Message, frozen=True):
+    """First message of the serving side; nonce is random."""
+
+    node: str
+    epoch: int
+    nonce: bytes
+
+
+class Proof(Message, frozen=True):
+    """HMAC-SHA-256 of the nonce under the cluster secret, and who asks."""
+
+    node: str
+    digest: bytes
+
+
+class Welcome(Message, frozen=True):
+    pass
+
+
+class Fetch(Message, frozen=True):
+    """Blocks wanted of one life of the node."""
+
+    epoch: int
+    scope_id: bytes
+    hashes: bytes
+
+
+class Holding(Message, frozen=True):
+    """Which of the asked hashes follow, by index, each as header and payload; the others are not here."""
+
+    indices: tuple[int, ...]
+    block_bytes: int
+
+
+PeerRequest: TypeAlias = Proof | Fetch
+PeerReply: TypeAlias = Challenge | Welcome | Holding | Failure

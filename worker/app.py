@@ -1,0 +1,198 @@
+"""The one place that knows every part of the worker: builds them, starts them, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from tiered import __version__
+from tiered.clock import SystemClock
+from tiered.cluster.connection import connect, require_reachable
+from tiered.cluster.directory import Directory
+from tiered.cluster.keys import Keys
+from tiered.cluster.membership import Membership
+from tiered.cluster.tenants import Tenants
+from tiered.errors import ConfigError, TierError, TierTimeout
+from tiered.eviction.registry import policy_factory
+from tiered.log import get_logger
+from tiered.pool.pool import BlockPool
+from tiered.tiers.peer import PeerTier
+from tiered.tiers.redis.tier import RedisTier
+from tiered.types import BlockHash, NodeId, NodeInfo
+from worker.announce import Announcer
+from worker.hot_tier import HotTier, Lent
+from worker.local_server import LocalServer
+from worker.membership import MembershipTask
+from worker.metrics import WorkerCollector, WorkerSnapshot
+from worker.peer_server import PeerServer
+from worker.settings import Settings
+from worker.tenants import TenantsTask
+
+LOOP_ANSWER_S = 2.0
+"""How long a thread waits for the event loop: it only ever runs short decisions."""
+
+FLUSH_S = 5.0
+"""What an orderly stop grants to copies on their way to Redis."""
+
+_log = get_logger("worker")
+T = TypeVar("T")
+
+
+async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT. Errors: ConfigError before anything is left half-started."""
+    loop = asyncio.get_running_loop()
+    policy_factory(settings.pool.policy)  # an unknown policy stops the start, not the first engine
+    async with AsyncExitStack() as stack:
+        client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
+        stack.callback(client.close)
+        require_reachable(client, settings.redis)
+        keys = Keys(settings.redis.namespace)
+        clock = SystemClock()
+        redis = RedisTier(settings.redis, clock)
+        stack.callback(redis.close)
+        peers = PeerTier(
+            settings.node.name, settings.cluster.secret, timeout_s=settings.cluster.peer_timeout_s, clock=clock
+        )
+        stack.callback(peers.close)
+        hot = HotTier(settings.pool, redis, peers, clock)
+        stack.callback(hot.close, timeout_s=FLUSH_S)
+
+        lending = _Lending(hot, loop)
+        peer_server = PeerServer(
+            settings.node.peer_host,
+            settings.node.peer_port,
+            lending,
+            node=settings.node.name,
+            secret=settings.cluster.secret,
+            timeout_s=settings.cluster.peer_timeout_s,
+        )
+        stack.callback(peer_server.stop)
+        local_server = LocalServer(
+            settings.node.socket, hot, node=settings.node.name, match_lease_s=settings.pool.match_lease_s
+        )
+        await local_server.start()
+        stack.push_async_callback(local_server.stop)
+        metrics_port = _serve_metrics(settings, stack, lambda: _on_loop(loop, snapshot))
+
+        announcer = Announcer(
+            Directory(client, keys), NodeId(settings.node.name), hot, settings.cluster.announce_interval_s
+        )
+        membership = MembershipTask(
+            Membership(client, keys),
+            _node_info(settings, peer_port=peer_server.port, metrics_port=metrics_port),
+            hot,
+            announcer,
+            lease_ttl_s=settings.cluster.lease_ttl_s,
+            heartbeat_s=settings.cluster.heartbeat_s,
+        )
+        lending.membership = membership
+
+        def snapshot() -> WorkerSnapshot:
+            return WorkerSnapshot(
+                node=settings.node.name,
+                version=__version__,
+                epoch=membership.epoch,
+                connected=membership.connected,
+                stats=hot.stats(),
+                blocks_by_state=hot.blocks_by_state(),
+                copies_dropped=hot.copies_dropped,
+                redis=redis.counters(),
+                peers=peers.counters,
+                served=peer_server.counters,
+            )
+
+        tenants = TenantsTask(Tenants(client, keys), hot)
+        await tenants.look()
+        try:
+            await membership.join()
+        except TierError as error:
+            raise ConfigError(f"redis.url: {error}; start Redis or correct the URL", field="redis.url") from None
+        stack.push_async_callback(membership.leave)
+        peer_server.start()
+        on_ready(f"worker {settings.node.name} ready on unix://{settings.node.socket}")
+        await _run_until_stopped(membership.run(), announcer.run(), tenants.run())
+        _log.info("stopping", node=settings.node.name)
+
+
+async def _run_until_stopped(*tasks: Coroutine[Any, Any, None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(task) for task in tasks]
+        await stop.wait()
+        for task in running:
+            task.cancel()
+
+
+def _node_info(settings: Settings, *, peer_port: int, metrics_port: int) -> NodeInfo:
+    return NodeInfo(
+        node=settings.node.name,
+        peer_host=settings.node.advertise_host or settings.node.peer_host,
+        peer_port=peer_port,
+        metrics_port=metrics_port,
+        socket_path=str(settings.node.socket),
+        capacity_bytes=settings.pool.bytes,
+        pid=os.getpid(),
+        version=__version__,
+    )
+
+
+def _serve_metrics(settings: Settings, stack: AsyncExitStack, take: Callable[[], WorkerSnapshot]) -> int:
+    registry = CollectorRegistry()
+    registry.register(WorkerCollector(take))
+    node = settings.node
+    try:
+        server, thread = start_http_server(node.metrics_port, addr=node.metrics_host, registry=registry)
+    except OSError as error:
+        raise ConfigError(
+            f"node.metrics_port: cannot listen on {node.metrics_host}:{node.metrics_port}: {error.strerror}; "
+            "choose a free port, or 0 for any",
+            field="node.metrics_port",
+        ) from None
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)
+    del thread  # ends with the server
+    return int(server.server_port)
+
+
+class _Lending:
+    """The hot tier as the peer server's threads see it: each question is answered on the loop."""
+
+    def __init__(self, hot: HotTier, loop: asyncio.AbstractEventLoop) -> None:
+        self._hot = hot
+        self._loop = loop
+        self.membership: MembershipTask | None = None
+
+    def lend(self, hashes: list[BlockHash], *, scope_id: bytes) -> Lent | None:
+        return _on_loop(self._loop, lambda: self._hot.lend(hashes, scope_id=scope_id))
+
+    def take_back(self, lent: Lent) -> None:
+        _on_loop(self._loop, lambda: self._hot.take_back(lent))
+
+    def epoch(self) -> int:
+        return 0 if self.membership is None else self.membership.epoch
+
+    def pool(self) -> BlockPool | None:
+        return self._hot.pool
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, decide: Callable[[], T]) -> T:
+    """Run a short decision on the loop from another thread. Errors: TierTimeout when the loop does not answer."""
+
+    async def ask() -> T:
+        return decide()
+
+    future = asyncio.run_coroutine_threadsafe(ask(), loop)
+    try:
+        return future.result(LOOP_ANSWER_S)
+    except TimeoutError:
+        future.cancel()
+        raise TierTimeout(f"the event loop did not answer within {LOOP_ANSWER_S:g} s") from None

@@ -1,0 +1,298 @@
+"""The core's host in a worker: gives it one caller at a time (the event loop) and waits on its behalf.
+
+Owns the pool once the first engine has said its layout, the seam and its threads. All methods run on the loop;
+movers only wake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tiered.blocks.state import BlockState
+from tiered.clock import Clock
+from tiered.config import PoolSettings
+from tiered.core.allocate import Grant, Shortfall, allocate
+from tiered.core.commit import commit
+from tiered.core.core import CacheCore, DirectoryEvents
+from tiered.core.lease import Lease
+from tiered.core.lend import lend
+from tiered.core.match import match, note_origins, open_lease
+from tiered.core.options import core_options, pool_blocks
+from tiered.core.origins import origins_of
+from tiered.core.promote import detach, start_load
+from tiered.core.pump import pump
+from tiered.core.release import drop_connection, expire, release
+from tiered.core.stats import node_stats
+from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, TierError
+from tiered.hashing.scope import ModelScope
+from tiered.jobs import PeerAddress
+from tiered.layout import KvLayout
+from tiered.pool.pool import BlockPool
+from tiered.seam.driver import Driver
+from tiered.seam.handoff import Handoff
+from tiered.tenancy.policy import TenantPolicy
+from tiered.tiers.peer import PeerTier
+from tiered.tiers.redis.tier import RedisTier
+from tiered.types import BlockHash, BlockId, LeaseId, NodeId, NodeStats, TenantId
+
+PEER_CONNECTION = 0
+"""Holds the leases under which peers are sent blocks; engines' connections count from 1."""
+
+LEND_LEASE_S = 30.0
+"""A block lent to a peer comes back by itself after this long, far beyond any fetch's deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Blocks pinned for a peer: index in its request, slot, checksum."""
+
+    lease_id: LeaseId
+    blocks: tuple[tuple[int, BlockId, bytes | None], ...]
+
+
+@dataclass(slots=True)
+class _Built:
+    """What exists once the layout is known."""
+
+    scope: ModelScope
+    pool: BlockPool
+    core: CacheCore
+    handoff: Handoff
+    driver: Driver
+
+
+@dataclass(slots=True)
+class HotTier:
+    settings: PoolSettings
+    redis: RedisTier
+    peers: PeerTier
+    clock: Clock
+    live_peers: Mapping[NodeId, PeerAddress] = field(default_factory=dict)
+    """Other nodes whose lease is running; replaced whole by the membership task."""
+    _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
+    _built: _Built | None = None
+    _building: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _progress: asyncio.Event = field(default_factory=asyncio.Event)
+    _engines: set[int] = field(default_factory=set)
+    _lookups: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "lookup"))
+
+    # Engines come and go.
+
+    async def attach(self, scope: ModelScope, connection: int) -> BlockPool:
+        """The pool for an engine of this layout, built for the first one that asks.
+
+        Errors: LayoutMismatch; ConfigError when the pool does not fit the budget or the machine.
+        """
+        async with self._building:
+            if self._built is None:
+                # Making the memory resident takes a second for a few GiB: leases are renewed meanwhile.
+                pool = await asyncio.to_thread(self._build_pool, scope.layout)
+                self._built = self._build(scope, pool)
+        if scope.layout != self._built.scope.layout:
+            raise LayoutMismatch(engine=scope.layout.describe(), worker=self._built.scope.layout.describe())
+        self._engines.add(connection)
+        return self._built.pool
+
+    def detach(self, connection: int) -> int:
+        """The engine is gone: all it held comes back. Returns how many leases ended."""
+        self._engines.discard(connection)
+        if self._built is None:
+            return 0
+        n_leases = drop_connection(self._built.core, connection)
+        self._pump()
+        return n_leases
+
+    # What engines ask.
+
+    async def match(
+        self, *, connection: int, tenant: TenantId, scope_id: bytes, hashes: Sequence[BlockHash], asked_tokens: int
+    ) -> tuple[Lease, int, int]:
+        """The lease, and how many blocks after the hot ones peers and Redis are said to have."""
+        core = self._core()
+        lease = match(
+            core,
+            hashes,
+            connection=connection,
+            tenant=tenant,
+            scope_id=scope_id,
+            asked_tokens=asked_tokens,
+            now=self.clock.now(),
+        )
+        below = hashes[len(lease.pinned) :]
+        if not below:
+            return lease, 0, 0
+        loop = asyncio.get_running_loop()
+        try:
+            whereabouts = await loop.run_in_executor(self._lookups, self.redis.lookup, below)
+        except TierError:  # counted by the tier; a tier that cannot say is a miss
+            return lease, 0, 0
+        origins = origins_of(whereabouts, live=self.live_peers, block_bytes=core.options.block_bytes)
+        return lease, *note_origins(lease, origins)
+
+    async def load(self, lease: Lease, *, deadline_s: float) -> None:
+        """Bring up what the lease's origins offer; what is there at the deadline is pinned in the lease."""
+        if not lease.origins:
+            return
+        core = self._core()
+        op = start_load(core, lease)
+        self._pump()
+        ends_at = self.clock.now() + deadline_s
+        while not op.done and (left := ends_at - self.clock.now()) > 0:
+            await self._progressed(left)
+        if not op.done:
+            detach(core, op)
+
+    def open(self, *, connection: int, tenant: TenantId, scope_id: bytes, hashes: Sequence[BlockHash]) -> Lease:
+        return open_lease(self._core(), hashes, connection=connection, tenant=tenant, scope_id=scope_id)
+
+    async def allocate(self, lease: Lease, *, n_blocks_max: int, wait_s: float) -> Grant:
+        """Slots to fill; waits for room to be made, at the end without copies of what leaves."""
+        core = self._core()
+        ends_at = self.clock.now() + wait_s
+        while True:
+            left = ends_at - self.clock.now()
+            if lease.lease_id not in core.leases:
+                raise OwnershipError(f"lease {lease.lease_id} ended meanwhile")
+            grant = allocate(core, lease, n_blocks_max=n_blocks_max, force=left <= 0)
+            self._pump()
+            if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
+                return grant
+            await self._progressed(left)
+
+    def commit(self, lease: Lease, checksums: Sequence[bytes | None]) -> int:
+        n_blocks = commit(self._core(), lease, checksums)
+        self._pump()
+        return n_blocks
+
+    def release(self, lease_id: LeaseId, *, connection: int, used_tokens: int) -> bool:
+        """False when the lease had ended before."""
+        core = self._core()
+        expire(core, self.clock.now())
+        try:
+            lease = core.lease(lease_id, connection=connection)
+        except OwnershipError:
+            return False
+        release(core, lease, used_tokens=used_tokens)
+        return True
+
+    def lease(self, lease_id: LeaseId, *, connection: int) -> Lease:
+        return self._core().lease(lease_id, connection=connection)
+
+    def checksums(self, lease: Lease) -> list[bytes | None]:
+        records = self._core().table.records
+        return [records[block_id].checksum for block_id in lease.pinned]
+
+    # What peers and the cluster's tasks ask.
+
+    def lend(self, hashes: Sequence[BlockHash], *, scope_id: bytes) -> Lent | None:
+        """Pin for a peer whichever of these are here; None while there is no pool."""
+        if self._built is None:
+            return None
+        core = self._built.core
+        lease, indices = lend(
+            core,
+            hashes,
+            scope_id=scope_id,
+            connection=PEER_CONNECTION,
+            now=self.clock.now(),
+            lease_s=LEND_LEASE_S,
+        )
+        records = core.table.records
+        blocks = zip(indices, lease.pinned, strict=True)
+        return Lent(lease.lease_id, tuple((index, b, records[b].checksum) for index, b in blocks))
+
+    def take_back(self, lent: Lent) -> bool:
+        return self.release(lent.lease_id, connection=PEER_CONNECTION, used_tokens=0)
+
+    def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
+        self._policies = policies
+        if self._built is not None:
+            self._built.core.ledger.set_policies(policies)
+            self._pump()
+
+    def drain_events(self) -> DirectoryEvents:
+        if self._built is None:
+            return DirectoryEvents((), ())
+        return self._built.core.drain_events()
+
+    def resident_hashes(self) -> list[BlockHash]:
+        return [] if self._built is None else self._built.core.resident_hashes()
+
+    def tick(self) -> None:
+        """Once in a while: end leases whose time is over, and work ahead of need."""
+        if self._built is not None:
+            expire(self._built.core, self.clock.now())
+            self._pump()
+
+    def stats(self) -> NodeStats:
+        if self._built is None:
+            return NodeStats(engines=len(self._engines))
+        built = self._built
+        return node_stats(built.core, engines=len(self._engines), layout=built.scope.layout.describe())
+
+    def blocks_by_state(self) -> dict[str, int]:
+        if self._built is None:
+            return {}
+        return {state.name.lower(): self._built.core.blocks_in(state) for state in BlockState}
+
+    @property
+    def pool(self) -> BlockPool | None:
+        return None if self._built is None else self._built.pool
+
+    @property
+    def copies_dropped(self) -> int:
+        return 0 if self._built is None else self._built.driver.counters.copies_dropped
+
+    def close(self, *, timeout_s: float) -> None:
+        """Stop the movers; what is staged for Redis is still written."""
+        if self._built is not None:
+            self._built.driver.close(timeout_s=timeout_s)
+            self._built.pool.close()
+        self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    # Inside.
+
+    def _core(self) -> CacheCore:
+        if self._built is None:
+            raise OwnershipError("no engine has attached yet, so there is no pool")
+        return self._built.core
+
+    def _build_pool(self, layout: KvLayout) -> BlockPool:
+        n_blocks = pool_blocks(self.settings, layout)
+        if n_blocks < 1:
+            raise ConfigError(
+                f"pool.bytes: {self.settings.bytes} bytes hold no block of {layout.block_bytes} bytes; give more",
+                field="pool.bytes",
+            )
+        return BlockPool(layout, n_blocks, device=self.settings.device)
+
+    def _build(self, scope: ModelScope, pool: BlockPool) -> _Built:
+        options = core_options(self.settings, scope.layout, pool.n_blocks, lower_tier=True)
+        core = CacheCore(options, pool.n_blocks)
+        core.ledger.set_policies(self._policies)
+        loop = asyncio.get_running_loop()
+        handoff = Handoff(queue_jobs_max=256, notify=lambda: _wake(loop, self._pump))
+        driver = Driver(pool, handoff, redis=self.redis, peers=self.peers, staging_blocks=options.leaving_max)
+        return _Built(scope, pool, core, handoff, driver)
+
+    def _pump(self) -> None:
+        if self._built is not None:
+            pump(self._built.core, self._built.handoff)
+            self._progress.set()
+
+    async def _progressed(self, timeout_s: float) -> None:
+        """Until the next turn of the seam, or the timeout."""
+        self._progress.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._progress.wait()
+        except TimeoutError:
+            return
+
+
+def _wake(loop: asyncio.AbstractEventLoop, turn: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(turn)

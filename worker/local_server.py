@@ -1,0 +1,227 @@
+"""Serves CacheClient to the engines beside us, over a Unix socket. No KV byte crosses it.
+
+One task per connection; requests of one connection are answered in order. When the connection ends, however it ends,
+all that its engine held comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from pathlib import Path
+
+from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, ProtocolError
+from tiered.hashing.chain import split_hashes
+from tiered.log import get_logger
+from tiered.pool.share import cuda_handle, send_with_descriptor
+from tiered.tenancy.policy import check_tenant_name
+from tiered.types import LeaseId, TenantId
+from tiered.wire.framing import ENGINE_REQUESTS, FrameReader, encode
+from tiered.wire.messages import (
+    Allocate,
+    Allocated,
+    Attach,
+    Attached,
+    Commit,
+    Committed,
+    EngineReply,
+    EngineRequest,
+    Failure,
+    Load,
+    Loaded,
+    Match,
+    Matched,
+    Open,
+    Opened,
+    Release,
+    Released,
+)
+from tiered.wire.numbers import pack_checksums, pack_ids, pack_sources, unpack_checksums
+from worker.hot_tier import HotTier
+
+WAIT_S_MAX = 60.0
+"""No request may ask the worker to wait longer, whatever it says."""
+
+STOP_S = 1.0
+"""How long a stop waits for the connections' tasks to notice that they are closed."""
+
+_log = get_logger("worker.local")
+
+
+class LocalServer:
+    def __init__(self, path: Path, hot: HotTier, *, node: str, match_lease_s: float) -> None:
+        self._path = path
+        self._hot = hot
+        self._node = node
+        self._match_lease_s = match_lease_s
+        self._connections = itertools.count(1)
+        self._server: asyncio.Server | None = None
+        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
+    async def start(self) -> None:
+        """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
+        await self._clear_the_way()
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self._path)
+        except OSError as error:
+            raise ConfigError(
+                f"node.socket: cannot listen on {self._path}: {error.strerror}; choose a path in a directory that "
+                "exists and may be written",
+                field="node.socket",
+            ) from None
+        os.chmod(self._path, 0o600)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for writer in self._serving.values():
+                writer.close()
+            if self._serving:
+                await asyncio.wait(self._serving, timeout=STOP_S)
+            with contextlib.suppress(FileNotFoundError):
+                self._path.unlink()
+
+    async def _clear_the_way(self) -> None:
+        """Remove the socket of a worker that was killed; refuse to take the place of one that lives."""
+        try:
+            _, writer = await asyncio.open_unix_connection(self._path)
+        except ConnectionRefusedError:
+            self._path.unlink(missing_ok=True)
+        except OSError:
+            return  # nothing there, or nothing we may touch: listening will say which
+        else:
+            writer.close()
+            raise ConfigError(
+                f"node.socket: {self._path} is in use by another worker; stop it or choose another path",
+                field="node.socket",
+            )
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = next(self._connections)
+        engine = _Engine(self._hot, connection, node=self._node, match_lease_s=self._match_lease_s)
+        frames: FrameReader[EngineRequest] = FrameReader(ENGINE_REQUESTS)
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving[task] = writer
+        try:
+            while data := await reader.read(1 << 18):
+                for request in frames.feed(data):
+                    await engine.answer(request, writer)
+        except ProtocolError as error:
+            _log.warning("engine dropped", connection=connection, error=str(error))
+        except ConnectionError:
+            pass  # the engine died; what it held comes back below
+        finally:
+            n_leases = self._hot.detach(connection)
+            _log.info("engine gone", connection=connection, leases_ended=n_leases)
+            del self._serving[task]
+            writer.close()
+
+
+class _Engine:
+    """One attached engine: its requests, answered."""
+
+    def __init__(self, hot: HotTier, connection: int, *, node: str, match_lease_s: float) -> None:
+        self._hot = hot
+        self._connection = connection
+        self._node = node
+        self._match_lease_s = match_lease_s
+
+    async def answer(self, request: EngineRequest, writer: asyncio.StreamWriter) -> None:
+        try:
+            if isinstance(request, Attach):
+                await self._attach(request, writer)
+                return
+            reply: EngineReply = await self._reply(request)
+        except LayoutMismatch as error:
+            reply = Failure("layout", error.worker)
+        except ConfigError as error:
+            reply = Failure("config", str(error))
+        except OwnershipError as error:
+            reply = Failure("lease", str(error))
+        except ValueError as error:
+            reply = Failure("request", str(error))
+        writer.write(encode(reply))
+        await writer.drain()
+
+    async def _attach(self, request: Attach, writer: asyncio.StreamWriter) -> None:
+        pool = await self._hot.attach(request.scope, self._connection)
+        attached = Attached(
+            node=self._node,
+            connection=self._connection,
+            layout=pool.layout,
+            n_blocks=pool.n_blocks,
+            device=pool.device,
+            match_lease_s=self._match_lease_s,
+            handle=b"" if pool.descriptor is not None else cuda_handle(pool),
+        )
+        _log.info("engine attached", connection=self._connection, engine=request.engine, pid=request.pid)
+        if pool.descriptor is None:
+            writer.write(encode(attached))
+            await writer.drain()
+        else:
+            socket_fd = writer.get_extra_info("socket").fileno()
+            send_with_descriptor(socket_fd, encode(attached), pool.descriptor)
+
+    async def _reply(self, request: EngineRequest) -> EngineReply:
+        match request:
+            case Match():
+                return await self._match(request)
+            case Load():
+                lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
+                await self._hot.load(lease, deadline_s=_bounded(request.deadline_s))
+                return Loaded(
+                    block_ids=pack_ids(lease.pinned),
+                    checksums=pack_checksums(self._hot.checksums(lease)),
+                    sources=pack_sources(lease.sources),
+                )
+            case Open():
+                lease = self._hot.open(
+                    connection=self._connection,
+                    tenant=_tenant(request.tenant),
+                    scope_id=request.scope_id,
+                    hashes=split_hashes(request.hashes),
+                )
+                return Opened(lease.lease_id)
+            case Allocate():
+                lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
+                grant = await self._hot.allocate(
+                    lease, n_blocks_max=request.n_blocks_max, wait_s=_bounded(request.wait_s)
+                )
+                return Allocated(grant.first_index, pack_ids(grant.block_ids), grant.shortfall.value)
+            case Commit():
+                lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
+                return Committed(self._hot.commit(lease, unpack_checksums(request.checksums)))
+            case Release():
+                held = self._hot.release(
+                    LeaseId(request.lease), connection=self._connection, used_tokens=request.used_tokens
+                )
+                return Released(held)
+            case _:
+                raise ProtocolError(f"{type(request).__name__} has no answer here")
+
+    async def _match(self, request: Match) -> Matched:
+        lease, n_peer, n_redis = await self._hot.match(
+            connection=self._connection,
+            tenant=_tenant(request.tenant),
+            scope_id=request.scope_id,
+            hashes=split_hashes(request.hashes),
+            asked_tokens=request.asked_tokens,
+        )
+        return Matched(
+            lease=lease.lease_id,
+            block_ids=pack_ids(lease.pinned),
+            checksums=pack_checksums(self._hot.checksums(lease)),
+            n_peer=n_peer,
+            n_redis=n_redis,
+        )
+
+
+def _tenant(name: str) -> TenantId:
+    return TenantId(check_tenant_name(name))
+
+
+def _bounded(seconds: float) -> float:
+    return max(0.0, min(seconds, WAIT_S_MAX))

@@ -1,0 +1,88 @@
+"""The worker's settings: its own groups beside those it shares with the coordinator."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from tiered.config import LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
+
+ENV_PREFIX: Final = "TIERED_WORKER_"
+
+SOCKET_PATH_BYTES_MAX: Final = 107
+"""What the kernel takes for a Unix socket's address, less the closing zero."""
+
+
+class NodeSettings(SettingsGroup):
+    """Who this node is and where it is reached."""
+
+    name: str = Field(default_factory=socket.gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    socket: Path = Path("/tmp/tiered-worker.sock")
+    """Unix socket for the engines beside us; who may open it may use the cache."""
+    peer_host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
+    """Address to listen on for other workers."""
+    peer_port: Port = 0
+    advertise_host: str = ""
+    """Address that other workers use; empty means peer_host."""
+    metrics_host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
+    metrics_port: Port = 0
+
+    @field_validator("socket")
+    @classmethod
+    def _check_socket(cls, value: Path) -> Path:
+        if len(os.fsencode(value)) > SOCKET_PATH_BYTES_MAX:
+            raise ValueError(f"a Unix socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter one")
+        return value
+
+
+class ClusterSettings(SettingsGroup):
+    """How this node takes part in the cluster."""
+
+    secret: str = Field(default="", max_length=512, validate_default=True)
+    """Shared by all workers; proven, never sent. Empty only where nobody else can reach peer_host."""
+    lease_ttl_s: Seconds = 5.0
+    heartbeat_s: Seconds = 1.0
+    announce_interval_s: Seconds = 0.05
+    peer_timeout_s: Seconds = 2.0
+    """Of one step of a fetch from a peer."""
+
+    @field_validator("heartbeat_s")
+    @classmethod
+    def _check_heartbeat(cls, value: float, info: ValidationInfo) -> float:
+        ttl = info.data.get("lease_ttl_s")
+        if ttl is not None and value * 2 > ttl:
+            raise ValueError(f"it must be at most half of cluster.lease_ttl_s ({ttl:g} s)")
+        return value
+
+
+class Settings(SettingsGroup):
+    cluster: ClusterSettings = ClusterSettings()
+    node: NodeSettings = Field(default_factory=NodeSettings)
+    pool: PoolSettings = PoolSettings()
+    redis: RedisSettings = RedisSettings()
+    log: LogSettings = LogSettings()
+
+    @field_validator("node")
+    @classmethod
+    def _check_secret_where_others_reach_us(cls, value: NodeSettings, info: ValidationInfo) -> NodeSettings:
+        cluster = info.data.get("cluster")
+        if cluster is not None and not cluster.secret and not _is_loopback(value.peer_host):
+            raise ValueError(
+                f"others can reach node.peer_host {value.peer_host}, so peers must prove who they are: "
+                "set cluster.secret, the same for all workers, or listen on 127.0.0.1"
+            )
+        return value
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
