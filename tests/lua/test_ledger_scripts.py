@@ -80,6 +80,11 @@ class Books:
         assert command(self.client, "ZCARD", self.keys.reservations()) > 0 or total.pending_bytes == 0
 
 
+def server_ms(client: redis.Redis) -> float:
+    seconds, microseconds = command(client, "TIME")
+    return float(seconds) * 1000 + float(microseconds) / 1000
+
+
 @pytest.fixture
 def books(redis_client: redis.Redis, redis_keys: Keys) -> Books:
     return Books(redis_client, redis_keys)
@@ -132,6 +137,16 @@ def test_an_expired_reservation_gives_its_bytes_back_when_the_next_one_is_made(b
         )
     )
     assert books.stored("a") == [False]
+
+
+def test_a_commit_that_comes_too_late_stores_nothing_even_if_nobody_noticed(books: Books) -> None:
+    books.reserve("a", ttl_s=0.001)
+    books.write("a")
+    expires_ms = command(books.client, "ZSCORE", books.keys.reservations(), block_hash("a"))
+    eventually(lambda: server_ms(books.client) > expires_ms)
+    assert not books.commit("a")
+    assert books.stored("a") == [False]
+    assert books.ledger.usage() == {}
 
 
 def test_a_commit_after_the_reservation_ended_stores_nothing(books: Books) -> None:

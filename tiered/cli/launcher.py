@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-
 from tiered.cli.cluster_file import (
     ClusterState,
     WorkerEntry,

@@ -110,13 +110,16 @@ class BlockPool:
         heads_first = blocks.permute(1, 3, 0, 2, 4)
         return heads_first.reshape(layout.n_planes, layout.n_kv_heads, -1, layout.head_dim)
 
-    def scatter_layer(self, block_ids: Sequence[BlockId], layer: int, planes: torch.Tensor) -> None:
-        """The inverse of :meth:`gather_layer`; planes as it returns them."""
+    def scatter_layer(self, block_ids: Sequence[BlockId], layer: int, planes: Sequence[torch.Tensor]) -> None:
+        """The inverse of :meth:`gather_layer`.
+
+        Shapes: each of the n_planes planes is (n_kv_heads, n * block_tokens, head_dim), pool dtype.
+        """
         layout = self.layout
-        split = planes.reshape(
-            layout.n_planes, layout.n_kv_heads, len(block_ids), layout.block_tokens, layout.head_dim
-        )
-        self.tensor[:, layer].index_copy_(0, self._index(block_ids), split.permute(2, 0, 3, 1, 4))
+        index = self._index(block_ids)
+        for plane, source in enumerate(planes):
+            split = source.reshape(layout.n_kv_heads, len(block_ids), layout.block_tokens, layout.head_dim)
+            self.tensor[:, layer, plane].index_copy_(0, index, split.permute(1, 2, 0, 3))
 
     def host_view(self, block_id: BlockId) -> memoryview:
         """The block's own bytes; only for a pool in host memory."""

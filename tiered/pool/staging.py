@@ -12,7 +12,7 @@ class StagingBuffers:
 
     def __init__(self, n_buffers: int, block_bytes: int) -> None:
         memory = np.zeros((n_buffers, block_bytes), dtype=np.uint8)
-        self._free = [memory[i].data for i in range(n_buffers)]
+        self._free: list[memoryview] = [memory[i].data for i in range(n_buffers)]
         self._changed = threading.Condition()
 
     def lend(self, *, timeout_s: float) -> memoryview | None:
