@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from tiered import __version__
+from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
 from tiered.cli.nodes import nodes_command
 from tiered.cli.stats import stats_command
@@ -32,6 +33,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.command("up")(up_command)
+app.command("demo")(demo_command)
 app.command("status")(status_command)
 app.command("stats")(stats_command)
 app.add_typer(tenants_app, name="tenants")

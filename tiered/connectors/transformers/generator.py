@@ -1,7 +1,7 @@
 """CachedGenerator: greedy generation with a causal LM whose prompt's KV comes from, and goes to, the cache.
 
-Prefill runs in fixed chunks that start at multiples of ``chunk_tokens``. Floating-point results depend on the shapes a
-kernel is given, so with ``Reuse.EXACT`` only whole chunks are reused and stored: every chunk that is computed is then
+Prefill runs in fixed chunks that start at multiples of ``chunk_tokens``. Floating-point results depend on the shapes
+a kernel is given. So with ``Reuse.EXACT`` only whole chunks are reused and stored: every chunk that is computed is then
 computed from the same bits in the same shapes as without a cache, and logits agree to the last bit.
 """
 
@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import xxhash
 from transformers import DynamicCache
 
 from tiered.client.port import CacheClient, Loaded, Saved
 from tiered.client.saving import verified_blocks
-from tiered.connectors.transformers.kv import blocks_from_cache, cache_from_blocks
+from tiered.connectors.transformers.kv import blocks_from_cache, cache_argument, cache_from_blocks
 from tiered.hashing.chain import Extras
 from tiered.types import BlockId, Source, TenantId
 
@@ -47,12 +48,15 @@ class GeneratorOptions:
 class Generation:
     """One answer and what it cost.
 
-    tokens: the generated ids. first_logits: (vocab,), of the first generated token. hit_tokens: prompt tokens whose KV
-    was reused, by where it was found; the others were computed. ttft_s: from the call to the first token.
+    tokens: the generated ids. first_logits: (vocab,), of the first generated token; logits_digest: XXH3-128 over the
+    logits of all of them. hit_tokens: prompt tokens whose KV was reused, by where it was found; the others were
+    computed. ttft_s: from the call to the first token. cache: KV of the prompt and of the answer but its last token.
     """
 
     tokens: list[int]
     first_logits: torch.Tensor
+    logits_digest: str
+    cache: DynamicCache = field(repr=False)
     prompt_tokens: int
     ttft_s: float
     total_s: float
@@ -71,6 +75,7 @@ class CachedGenerator:
         self._model = model
         self._client = client
         self._options = options or GeneratorOptions()
+        self._cache_argument = cache_argument(model)
         if client is not None and self._options.chunk_tokens % client.layout.block_tokens:
             raise ValueError(
                 f"chunk_tokens: {self._options.chunk_tokens} is no multiple of the layout's block_tokens, "
@@ -93,14 +98,26 @@ class CachedGenerator:
         cache, hit_tokens = self._reuse(prompt, tenant, extras)
         logits = self._prefill(prompt, cache, start=sum(hit_tokens.values()))
         first_logits = logits
+        digest = xxhash.xxh3_128(_bytes_of(logits))
         tokens = [int(logits.argmax())]
         ttft_s = time.perf_counter() - started
         while len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
             logits = self._forward(tokens[-1:], cache)
+            digest.update(_bytes_of(logits))
             tokens.append(int(logits.argmax()))
         total_s = time.perf_counter() - started
         saved = self._save(prompt, cache, tenant, extras)
-        return Generation(tokens, first_logits, len(prompt), ttft_s, total_s, hit_tokens, saved)
+        return Generation(
+            tokens=tokens,
+            first_logits=first_logits,
+            logits_digest=digest.hexdigest(),
+            cache=cache,
+            prompt_tokens=len(prompt),
+            ttft_s=ttft_s,
+            total_s=total_s,
+            hit_tokens=hit_tokens,
+            saved=saved,
+        )
 
     def _reuse(
         self, prompt: Sequence[int], tenant: TenantId, extras: Extras | None
@@ -157,7 +174,7 @@ class CachedGenerator:
 
     def _forward(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
         ids = torch.tensor([tokens], device=self._model.device)
-        output = self._model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        output = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: cache})
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
@@ -179,3 +196,7 @@ class CachedGenerator:
             raise ValueError("a prompt of at least one token, and at least one token to generate")
         if len(prompt) + max_new_tokens > limit:
             raise ValueError(f"{len(prompt)} + {max_new_tokens} tokens do not fit the model's context of {limit}")
+
+
+def _bytes_of(logits: torch.Tensor) -> bytes:
+    return logits.cpu().view(torch.uint8).numpy().tobytes()

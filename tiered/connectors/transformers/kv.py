@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,11 @@ from tiered.types import BlockId
 
 if TYPE_CHECKING:
     from tiered.pool.pool import BlockPool
+
+
+def cache_argument(model: Any) -> str:
+    """What this version of transformers calls the cache in ``forward``: renamed in 5.x, the old name warns."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def cache_from_blocks(pool: BlockPool, block_ids: Sequence[BlockId], *, n_tokens: int) -> DynamicCache:
