@@ -1,7 +1,8 @@
 # Everything runs from .venv, which the first target that needs it makes. No GPU, no Docker, no root.
 #
-#   make demo            a cluster, three tenants, two engines, on this machine       (ARGS="..." is passed on)
+#   make demo            real conversations on a real model over three nodes         (ARGS="..." is passed on)
 #   make test            the whole test suite                                         (ARGS="-k name" is passed on)
+#   make test-replay     hit ratios on real traces against an independent simulator's; needs the traces
 #   make lint            style, types, the direction of imports
 #   make bench           every benchmark; fails if one fails
 #   make clean           removes what the targets above made, .venv included
@@ -17,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint bench clean
+.PHONY: help venv demo test test-replay lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -42,6 +43,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-replay: $(STAMP)
+	@$(BIN)/python -m pytest -m slow tests/replay $(ARGS)
 
 lint: $(STAMP)
 	@echo "lint: ruff check" && $(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Fixtures that need a Redis: one server for the session, a namespace for each test."""
+"""Fixtures that need a Redis: one server for the session, a namespace for each test. And how examples are drawn."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 import redis
+from hypothesis import settings
 
 from tests.support.redis_server import settings_for
 from tiered.cluster.connection import connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.keys import Keys
 from tiered.config import RedisSettings
+
+settings.register_profile("tiered", deadline=None)  # a busy machine is no defect of what is tested
+settings.load_profile("tiered")
 
 
 @pytest.fixture(scope="session")

@@ -37,6 +37,8 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"layout.{field}: {value} is not between 1 and 2**20")
         if self.dtype not in DTYPE_BYTES:
             raise ValueError(f"layout.dtype: {self.dtype!r} is none of {', '.join(sorted(DTYPE_BYTES))}")
+        if self.attention not in ("gqa", "mla"):
+            raise ValueError(f"layout.attention: {self.attention!r} is neither gqa nor mla")
 
     @property
     def n_planes(self) -> int:

@@ -55,6 +55,16 @@ class TokenCounts(msgspec.Struct, frozen=True):
             missed=self.missed + other.missed,
         )
 
+    def minus(self, earlier: TokenCounts) -> TokenCounts:
+        """What was counted after ``earlier``."""
+        return TokenCounts(
+            asked=self.asked - earlier.asked,
+            hot=self.hot - earlier.hot,
+            peer=self.peer - earlier.peer,
+            redis=self.redis - earlier.redis,
+            missed=self.missed - earlier.missed,
+        )
+
 
 class TenantStats(msgspec.Struct, frozen=True):
     """What one node knows of one tenant; counters grow for this life of the node."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -18,10 +19,10 @@ from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.membership import Membership
 from tiered.cluster.tenants import Tenants
-from tiered.errors import ConfigError, TierError, TierTimeout
+from tiered.errors import ConfigError, TierError, TierTimeout, TierUnavailable
 from tiered.eviction.registry import policy_factory
 from tiered.log import get_logger
-from tiered.pool.pool import BlockPool
+from tiered.pool.pool import BlockPool, require_device
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import BlockHash, NodeId, NodeInfo
@@ -37,8 +38,9 @@ from worker.tenants import TenantsTask
 LOOP_ANSWER_S = 2.0
 """How long a thread waits for the event loop: it only ever runs short decisions."""
 
-FLUSH_S = 5.0
-"""What an orderly stop grants to copies on their way to Redis."""
+FLUSH_S = 2.0
+"""What an orderly stop grants to copies on their way to Redis: all of it must end well before orchestrators lose
+patience, even when Redis does not answer."""
 
 _log = get_logger("worker")
 T = TypeVar("T")
@@ -47,7 +49,9 @@ T = TypeVar("T")
 async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     """Run until SIGTERM or SIGINT. Errors: ConfigError before anything is left half-started."""
     loop = asyncio.get_running_loop()
-    policy_factory(settings.pool.policy)  # an unknown policy stops the start, not the first engine
+    stop = _asked_to_stop(loop)  # before anything is started, so that a stop during the start is an orderly one
+    policy_factory(settings.pool.policy)  # what is unknown here stops the start, not the first engine
+    require_device(settings.pool.device)
     async with AsyncExitStack() as stack:
         client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
         stack.callback(client.close)
@@ -61,7 +65,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         )
         stack.callback(peers.close)
         hot = HotTier(settings.pool, redis, peers, clock)
-        stack.callback(hot.close, timeout_s=FLUSH_S)
+        stack.push_async_callback(hot.close, timeout_s=FLUSH_S)
 
         lending = _Lending(hot, loop)
         peer_server = PeerServer(
@@ -99,12 +103,13 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
                 version=__version__,
                 epoch=membership.epoch,
                 connected=membership.connected,
+                peers_alive=len(hot.live_peers),
                 stats=hot.stats(),
                 blocks_by_state=hot.blocks_by_state(),
                 copies_dropped=hot.copies_dropped,
                 redis=redis.counters(),
-                peers=peers.counters,
-                served=peer_server.counters,
+                peers=peers.counters(),
+                served=peer_server.counters(),
             )
 
         tenants = TenantsTask(Tenants(client, keys), hot)
@@ -113,18 +118,27 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             await membership.join()
         except TierError as error:
             raise ConfigError(f"redis.url: {error}; start Redis or correct the URL", field="redis.url") from None
-        stack.push_async_callback(membership.leave)
+        stack.push_async_callback(_part, local_server, hot, membership)
         peer_server.start()
         on_ready(f"worker {settings.node.name} ready on unix://{settings.node.socket}")
-        await _run_until_stopped(membership.run(), announcer.run(), tenants.run())
+        await _run_until(stop, membership.run(), announcer.run(), tenants.run())
         _log.info("stopping", node=settings.node.name)
 
 
-async def _run_until_stopped(*tasks: Coroutine[Any, Any, None]) -> None:
+async def _part(local_server: LocalServer, hot: HotTier, membership: MembershipTask) -> None:
+    """Engines first, so that what they asked for is counted; then the last words, while copies are written."""
+    await local_server.stop()
+    await asyncio.gather(membership.leave(), hot.close(timeout_s=FLUSH_S))
+
+
+def _asked_to_stop(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _run_until(stop: asyncio.Event, *tasks: Coroutine[Any, Any, None]) -> None:
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(task) for task in tasks]
         await stop.wait()
@@ -185,14 +199,19 @@ class _Lending:
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, decide: Callable[[], T]) -> T:
-    """Run a short decision on the loop from another thread. Errors: TierTimeout when the loop does not answer."""
+    """Run a short decision on the loop from another thread. Errors: TierError when the loop does not answer."""
+    answer: Future[T] = Future()
 
-    async def ask() -> T:
-        return decide()
+    def turn() -> None:
+        try:
+            answer.set_result(decide())
+        except Exception as error:
+            answer.set_exception(error)
 
-    future = asyncio.run_coroutine_threadsafe(ask(), loop)
     try:
-        return future.result(LOOP_ANSWER_S)
+        loop.call_soon_threadsafe(turn)
+        return answer.result(LOOP_ANSWER_S)
+    except RuntimeError:
+        raise TierUnavailable("the worker has stopped") from None
     except TimeoutError:
-        future.cancel()
         raise TierTimeout(f"the event loop did not answer within {LOOP_ANSWER_S:g} s") from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from tiered.blocks.state import BlockState
 from tiered.clock import Clock
 from tiered.config import PoolSettings
-from tiered.core.allocate import Grant, Shortfall, allocate
+from tiered.core.allocate import Grant, Shortfall
 from tiered.core.commit import commit
 from tiered.core.core import CacheCore, DirectoryEvents
 from tiered.core.lease import Lease
@@ -23,7 +23,7 @@ from tiered.core.match import match, note_origins, open_lease
 from tiered.core.options import core_options, pool_blocks
 from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
-from tiered.core.pump import pump
+from tiered.core.pump import pump, take
 from tiered.core.release import drop_connection, expire, release
 from tiered.core.stats import node_stats
 from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, TierError
@@ -74,6 +74,7 @@ class HotTier:
     """Other nodes whose lease is running; replaced whole by the membership task."""
     _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
     _built: _Built | None = None
+    _closed: bool = False
     _building: asyncio.Lock = field(default_factory=asyncio.Lock)
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
     _engines: set[int] = field(default_factory=set)
@@ -151,13 +152,15 @@ class HotTier:
     async def allocate(self, lease: Lease, *, n_blocks_max: int, wait_s: float) -> Grant:
         """Slots to fill; waits for room to be made, at the end without copies of what leaves."""
         core = self._core()
+        assert self._built is not None  # else there was no core
+        handoff = self._built.handoff
         ends_at = self.clock.now() + wait_s
         while True:
             left = ends_at - self.clock.now()
             if lease.lease_id not in core.leases:
                 raise OwnershipError(f"lease {lease.lease_id} ended meanwhile")
-            grant = allocate(core, lease, n_blocks_max=n_blocks_max, force=left <= 0)
-            self._pump()
+            grant = take(core, handoff, lease, n_blocks_max=n_blocks_max, force=left <= 0)
+            self._progress.set()
             if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
                 return grant
             await self._progressed(left)
@@ -246,10 +249,11 @@ class HotTier:
     def copies_dropped(self) -> int:
         return 0 if self._built is None else self._built.driver.counters.copies_dropped
 
-    def close(self, *, timeout_s: float) -> None:
-        """Stop the movers; what is staged for Redis is still written."""
-        if self._built is not None:
-            self._built.driver.close(timeout_s=timeout_s)
+    async def close(self, *, timeout_s: float) -> None:
+        """Stop the movers; what is staged for Redis is still written. Harmless when done before."""
+        if self._built is not None and not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._built.driver.close, timeout_s=timeout_s)
             self._built.pool.close()
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
@@ -267,7 +271,13 @@ class HotTier:
                 f"pool.bytes: {self.settings.bytes} bytes hold no block of {layout.block_bytes} bytes; give more",
                 field="pool.bytes",
             )
-        return BlockPool(layout, n_blocks, device=self.settings.device)
+        try:
+            return BlockPool(layout, n_blocks, device=self.settings.device)
+        except RuntimeError as error:  # torch's way of saying that the device has no memory left, among others
+            raise ConfigError(
+                f"pool.bytes: {self.settings.device} does not give {n_blocks * layout.block_bytes} bytes: {error}",
+                field="pool.bytes",
+            ) from error
 
     def _build(self, scope: ModelScope, pool: BlockPool) -> _Built:
         options = core_options(self.settings, scope.layout, pool.n_blocks, lower_tier=True)

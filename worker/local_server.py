@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import stat
 from pathlib import Path
 
 from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, ProtocolError
@@ -45,7 +46,7 @@ WAIT_S_MAX = 60.0
 """No request may ask the worker to wait longer, whatever it says."""
 
 STOP_S = 1.0
-"""How long a stop waits for the connections' tasks to notice that they are closed."""
+"""How long a stop waits for the connections' tasks to end; they are cancelled, so it takes a moment."""
 
 _log = get_logger("worker.local")
 
@@ -58,7 +59,7 @@ class LocalServer:
         self._match_lease_s = match_lease_s
         self._connections = itertools.count(1)
         self._server: asyncio.Server | None = None
-        self._serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
@@ -74,18 +75,25 @@ class LocalServer:
         os.chmod(self._path, 0o600)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            for writer in self._serving.values():
-                writer.close()
-            if self._serving:
-                await asyncio.wait(self._serving, timeout=STOP_S)
+        """Let go of every engine, whatever is being waited for on its behalf. Harmless when done before."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            serving = list(self._serving)
+            for task in serving:
+                task.cancel()
+            if serving:
+                await asyncio.wait(serving, timeout=STOP_S)
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
 
     async def _clear_the_way(self) -> None:
-        """Remove the socket of a worker that was killed; refuse to take the place of one that lives."""
+        """Remove the socket of a worker that was killed; refuse to take the place of one that lives, or of a file."""
         try:
+            if not stat.S_ISSOCK(self._path.stat().st_mode):
+                raise ConfigError(
+                    f"node.socket: {self._path} exists and is no socket; choose another path", field="node.socket"
+                )
             _, writer = await asyncio.open_unix_connection(self._path)
         except ConnectionRefusedError:
             self._path.unlink(missing_ok=True)
@@ -104,19 +112,21 @@ class LocalServer:
         frames: FrameReader[EngineRequest] = FrameReader(ENGINE_REQUESTS)
         task = asyncio.current_task()
         assert task is not None
-        self._serving[task] = writer
+        self._serving.add(task)
         try:
             while data := await reader.read(1 << 18):
                 for request in frames.feed(data):
                     await engine.answer(request, writer)
         except ProtocolError as error:
             _log.warning("engine dropped", connection=connection, error=str(error))
-        except ConnectionError:
-            pass  # the engine died; what it held comes back below
+        except OSError as error:  # the engine died, or takes no more replies; what it held comes back below
+            _log.debug("engine lost", connection=connection, error=str(error))
+        except asyncio.CancelledError:
+            pass  # by stop() alone; asyncio's streams would log the cancellation as an error of ours
         finally:
             n_leases = self._hot.detach(connection)
             _log.info("engine gone", connection=connection, leases_ended=n_leases)
-            del self._serving[task]
+            self._serving.discard(task)
             writer.close()
 
 

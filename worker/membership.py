@@ -2,6 +2,8 @@
 
 Also keeps the list of other nodes whose lease is running, so that an owner in the directory can be told from a ghost.
 While Redis is unreachable nothing is dropped: the worker serves on, and rejoins by itself.
+
+The counts of an ended life are kept by the cluster, so each life publishes only what it has counted itself.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
 
 from tiered.cluster.membership import Membership
 from tiered.errors import OwnershipError, TierError
 from tiered.jobs import PeerAddress
 from tiered.log import get_logger
-from tiered.types import NO_EPOCH, Epoch, NodeId, NodeInfo, NodeView
+from tiered.types import NO_EPOCH, Epoch, NodeId, NodeInfo, NodeStats, NodeView, TokenCounts
 from worker.announce import Announcer
 from worker.hot_tier import HotTier
+
+Tokens: TypeAlias = Mapping[str, TokenCounts]
 
 _log = get_logger("worker.membership")
 
@@ -32,10 +39,15 @@ class MembershipTask:
     epoch: Epoch = NO_EPOCH
     connected: bool = True
     rejoins: int = field(default=0)
+    _published: Tokens = field(default_factory=dict)
+    """What this process had counted in all when it was last heard."""
+    _before: Tokens = field(default_factory=dict)
+    """The part of it that belongs to earlier lives."""
 
     async def join(self) -> None:
         """Become a member under a new epoch; all that is resident is announced under it. Errors: TierError."""
         self.epoch = await asyncio.to_thread(self.membership.join, self.info, lease_ttl_s=self.lease_ttl_s)
+        self._before = self._published
         self.announcer.begin_life(self.epoch, self.hot.resident_hashes())
         _log.info("joined", node=self.info.node, epoch=self.epoch)
         await self._look_around()
@@ -48,16 +60,13 @@ class MembershipTask:
 
     async def beat(self) -> None:
         """One renewal; a lapsed lease or an older epoch means joining again."""
-        node = NodeId(self.info.node)
         try:
             if self.announcer.lost_track:
                 await self._rejoin("announcements were lost")
-            await asyncio.to_thread(
-                self.membership.renew, node, self.epoch, self.hot.stats(), lease_ttl_s=self.lease_ttl_s
-            )
+            await self._renew()
             await self._look_around()
             if not self.connected:
-                _log.info("the shared state is reachable again", node=node)
+                _log.info("the shared state is reachable again", node=self.info.node)
             self.connected = True
         except OwnershipError as error:
             await self._rejoin_or_wait(str(error))
@@ -65,11 +74,20 @@ class MembershipTask:
             self._lost(error)
 
     async def leave(self) -> None:
-        """Say goodbye, so that nobody waits for the lease to lapse. Best effort: the lease ends by itself."""
+        """Say the last counts and goodbye, so that nobody waits for the lease to lapse. Best effort."""
         try:
+            await self._renew()
             await asyncio.to_thread(self.membership.leave, NodeId(self.info.node), self.epoch)
-        except TierError as error:
+        except (OwnershipError, TierError) as error:
             _log.warning("left without saying so; the lease will lapse", error=str(error))
+
+    async def _renew(self) -> None:
+        stats = self.hot.stats()
+        own = since(stats, self._before)
+        await asyncio.to_thread(
+            self.membership.renew, NodeId(self.info.node), self.epoch, own, lease_ttl_s=self.lease_ttl_s
+        )
+        self._published = {tenant: of.tokens for tenant, of in stats.tenants.items()}
 
     async def _rejoin_or_wait(self, reason: str) -> None:
         try:
@@ -92,6 +110,15 @@ class MembershipTask:
         if self.connected:
             _log.warning("the shared state is unreachable; serving on", error=str(error))
         self.connected = False
+
+
+def since(stats: NodeStats, before: Tokens) -> NodeStats:
+    """The stats with only those tokens that were counted after ``before``."""
+    tenants = {
+        tenant: msgspec.structs.replace(of, tokens=of.tokens.minus(before.get(tenant, TokenCounts())))
+        for tenant, of in stats.tenants.items()
+    }
+    return msgspec.structs.replace(stats, tenants=tenants)
 
 
 def live_peers(views: list[NodeView], *, but: str) -> Mapping[NodeId, PeerAddress]:

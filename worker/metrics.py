@@ -23,6 +23,7 @@ class WorkerSnapshot:
     version: str
     epoch: int
     connected: bool
+    peers_alive: int
     stats: NodeStats
     blocks_by_state: Mapping[str, int]
     copies_dropped: int
@@ -52,6 +53,7 @@ class WorkerCollector(Collector):
         yield _gauge(
             "tiered_worker_redis_connected", "1 while the shared state answers", {(): float(snapshot.connected)}, ()
         )
+        yield _gauge("tiered_worker_peers", "Other workers whose lease runs", {(): float(snapshot.peers_alive)}, ())
         yield _gauge("tiered_worker_engines", "Engines attached", {(): float(snapshot.stats.engines)}, ())
         yield _gauge(
             "tiered_pool_blocks",

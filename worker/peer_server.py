@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tiered.codec.frame import CODEC_NONE, BlockHeader, checksum_of, encode_header
-from tiered.errors import ConfigError, ProtocolError, TieredError
+from tiered.errors import ConfigError, ProtocolError, TieredError, TierTimeout
 from tiered.hashing.chain import split_hashes
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
@@ -22,7 +23,7 @@ from tiered.wire.auth import new_nonce, proves
 from tiered.wire.connection import Connection
 from tiered.wire.framing import PEER_REQUESTS
 from tiered.wire.messages import Challenge, Failure, Fetch, Holding, PeerRequest, Proof, Welcome
-from worker.hot_tier import Lent
+from worker.hot_tier import LEND_LEASE_S, Lent
 
 CONNECTIONS_MAX: Final = 64
 """More are turned away at once: each costs a thread."""
@@ -31,7 +32,16 @@ IDLE_S: Final = 300.0
 """A connection on which nothing is asked for this long is closed; the peer opens another."""
 
 HANDSHAKE_S: Final = 5.0
+HANDSHAKE_BYTES_MAX: Final = 1_024
+"""Of a proof: what a stranger says is not worth more memory."""
+
 FETCH_BLOCKS_MAX: Final = 4_096
+
+STREAM_S: Final = LEND_LEASE_S / 2
+"""A fetch that takes longer is given up: no block is read after the lease under which it was lent."""
+
+ACCEPT_AGAIN_S: Final = 0.1
+"""Rest after a connection could not be accepted, such as for want of descriptors."""
 
 _log = get_logger("worker.peer")
 
@@ -48,8 +58,10 @@ class Lending(Protocol):
     def pool(self) -> BlockPool | None: ...
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PeerServerCounters:
+    """Totals over all connections; refused counts connections."""
+
     sent_blocks: int = 0
     sent_bytes: int = 0
     refused: int = 0
@@ -59,25 +71,29 @@ class PeerServer:
     """Listens from construction on, so that its port is known; serves after :meth:`start`."""
 
     def __init__(self, host: str, port: int, lending: Lending, *, node: str, secret: str, timeout_s: float) -> None:
-        self.counters = PeerServerCounters()
+        self._counters = PeerServerCounters()
         self._lending = lending
         self._node = node
         self._secret = secret
         self._timeout_s = timeout_s
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        self._stopping = False
+        self._stopping = threading.Event()
         self._listener = _listen(host, port)
 
     @property
     def port(self) -> int:
         return int(self._listener.getsockname()[1])
 
+    def counters(self) -> PeerServerCounters:
+        with self._lock:
+            return self._counters
+
     def start(self) -> None:
         threading.Thread(target=self._accept, name="peer-accept", daemon=True).start()
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
@@ -87,18 +103,20 @@ class PeerServer:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 sock, address = self._listener.accept()
-            except OSError:
-                return  # the listener was closed
+            except OSError as error:
+                if not self._stopping.wait(ACCEPT_AGAIN_S):  # while stopping, it is the listener that was closed
+                    _log.warning("a peer's connection was not accepted", error=str(error))
+                continue
             with self._lock:
                 full = len(self._open) >= CONNECTIONS_MAX
                 if not full:
                     self._open.add(sock)
             if full:
                 sock.close()
-                self.counters.refused += 1
+                self._count(refused=1)
                 continue
             name = f"{address[0]}:{address[1]}"
             threading.Thread(target=self._serve, args=(sock, name), name=f"peer-{name}", daemon=True).start()
@@ -112,7 +130,7 @@ class PeerServer:
                     self._answer(connection, connection.receive(timeout_s=IDLE_S))
         except TieredError as error:
             if isinstance(error, ProtocolError):
-                self.counters.refused += 1
+                self._count(refused=1)
                 _log.warning("peer dropped", peer=name, error=str(error))
         except OSError as error:
             _log.warning("peer lost", peer=name, error=str(error))
@@ -124,13 +142,13 @@ class PeerServer:
     def _welcome(self, connection: Connection[PeerRequest]) -> bool:
         nonce = new_nonce()
         connection.send(Challenge(self._node, self._lending.epoch(), nonce), timeout_s=HANDSHAKE_S)
-        proof = connection.receive(timeout_s=HANDSHAKE_S)
+        proof = connection.receive(timeout_s=HANDSHAKE_S, bytes_max=HANDSHAKE_BYTES_MAX)
         if isinstance(proof, Proof) and proves(
             self._secret, nonce, proof.digest, asking=proof.node, serving=self._node
         ):
             connection.send(Welcome(), timeout_s=HANDSHAKE_S)
             return True
-        self.counters.refused += 1
+        self._count(refused=1)
         _log.warning("peer refused: it does not know the cluster secret", peer=connection.name)
         connection.send(Failure("secret", "the cluster secret does not match"), timeout_s=HANDSHAKE_S)
         return False
@@ -171,8 +189,12 @@ class PeerServer:
         holding = Holding(indices=tuple(index for index, _, _ in lent.blocks), block_bytes=block_bytes)
         connection.send(holding, timeout_s=self._timeout_s)
         read = _reader(pool)
+        ends_at = time.monotonic() + STREAM_S
         for index, block_id, checksum in lent.blocks:
             payload = read(block_id)
+            left = ends_at - time.monotonic()
+            if left <= 0:
+                raise TierTimeout(f"{connection.name}: the fetch took longer than {STREAM_S:g} s")
             header = BlockHeader(
                 block_hash=hashes[index],
                 scope_id=scope_id,
@@ -181,9 +203,17 @@ class PeerServer:
                 stored_bytes=block_bytes,
                 checksum=checksum or checksum_of(payload),
             )
-            connection.send_raw([encode_header(header), payload], timeout_s=self._timeout_s)
-        self.counters.sent_blocks += len(lent.blocks)
-        self.counters.sent_bytes += len(lent.blocks) * block_bytes
+            connection.send_raw([encode_header(header), payload], timeout_s=min(self._timeout_s, left))
+        self._count(sent_blocks=len(lent.blocks), sent_bytes=len(lent.blocks) * block_bytes)
+
+    def _count(self, *, sent_blocks: int = 0, sent_bytes: int = 0, refused: int = 0) -> None:
+        with self._lock:
+            before = self._counters
+            self._counters = PeerServerCounters(
+                sent_blocks=before.sent_blocks + sent_blocks,
+                sent_bytes=before.sent_bytes + sent_bytes,
+                refused=before.refused + refused,
+            )
 
 
 def _reader(pool: BlockPool) -> Callable[[BlockId], memoryview]:

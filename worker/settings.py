@@ -18,6 +18,9 @@ SOCKET_PATH_BYTES_MAX: Final = 107
 """What the kernel takes for a Unix socket's address, less the closing zero."""
 
 
+WILDCARDS: Final = ("0.0.0.0", "::")
+
+
 class NodeSettings(SettingsGroup):
     """Who this node is and where it is reached."""
 
@@ -31,6 +34,16 @@ class NodeSettings(SettingsGroup):
     """Address that other workers use; empty means peer_host."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     metrics_port: Port = 0
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _check_reachable(cls, value: str, info: ValidationInfo) -> str:
+        listens_on = info.data.get("peer_host", "")
+        if not value and listens_on in WILDCARDS:
+            raise ValueError(
+                f"node.peer_host {listens_on} is every address of this machine: say which one others use"
+            )
+        return value
 
     @field_validator("socket")
     @classmethod

@@ -30,14 +30,23 @@ class TenantsTask:
             await asyncio.sleep(INTERVAL_S)
 
     async def look(self) -> None:
-        """Read the policies if they changed. While Redis is unreachable the last ones stay in force."""
+        """Read the policies if they changed. The last ones stay in force while Redis is unreachable, and where a
+        change cannot be read, such as one made by a later version."""
         try:
             revision = await asyncio.to_thread(self.tenants.revision)
             if revision == self.revision:
                 return
+            if revision < self.revision:  # an empty table says nothing: what tenants were promised still holds
+                _log.warning("the shared state has forgotten the policies; the last ones stay", revision=revision)
+                self.revision = revision
+                return
             policies = await asyncio.to_thread(self.tenants.policies)
         except TierError as error:
             _log.debug("policies not read; the last ones stay", error=str(error))
+            return
+        except ValueError as error:
+            _log.error("policies cannot be understood; the last ones stay", revision=revision, error=str(error))
+            self.revision = revision
             return
         self.hot.set_policies(policies)
         self.revision = revision

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from tiered.config import LogSettings
 from tiered.log import configure_logging, get_logger
@@ -22,7 +23,6 @@ def logging_as_it_was() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
-    structlog.reset_defaults()
 
 
 def test_events_are_json_where_nobody_reads_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,3 +65,32 @@ def test_an_exception_is_one_line_of_json_with_its_stack(capsys: pytest.CaptureF
     written = capsys.readouterr().err
     assert written.count("\n") == 1
     assert "ValueError: broken" in json.loads(written)["exception"]
+
+
+def unconfigured(code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, as an engine that knows nothing of our logging."""
+    lines = ["import logging", "from tiered.log import get_logger", code]
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=30, check=True
+    )
+
+
+def test_an_engines_process_that_configured_nothing_sees_warnings_on_stderr_and_nothing_on_stdout() -> None:
+    done = unconfigured(
+        "log = get_logger('tests.e'); log.info('quiet'); log.warning('worker lost', socket='/s 100%')"
+    )
+    assert (done.stdout, done.stderr) == ("", "worker lost socket=/s 100%\n")
+
+
+def test_an_engines_own_logging_gets_our_events_as_plain_records() -> None:
+    done = unconfigured(
+        "logging.basicConfig(level='INFO', format='%(name)s|%(levelname)s|%(message)s')\n"
+        "get_logger('tests.f').info('attached again', socket='/s')"
+    )
+    assert (done.stdout, done.stderr) == ("", "tests.f|INFO|attached again socket=/s\n")
+
+
+def test_an_exception_keeps_its_stack_where_nothing_was_configured() -> None:
+    done = unconfigured("try: 1 / 0\nexcept ZeroDivisionError: get_logger('tests.g').exception('fetch failed', n=1)")
+    assert done.stdout == ""
+    assert done.stderr.startswith("fetch failed n=1\nTraceback")

@@ -16,6 +16,7 @@ from tiered import __version__
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
 from tiered.cli.nodes import nodes_command
+from tiered.cli.simulate import simulate_command
 from tiered.cli.stats import stats_command
 from tiered.cli.status import status_command
 from tiered.cli.tenants import tenants_app
@@ -39,6 +40,7 @@ app.command("stats")(stats_command)
 app.add_typer(tenants_app, name="tenants")
 app.command("nodes")(nodes_command)
 app.command("doctor")(doctor_command)
+app.command("simulate")(simulate_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -29,7 +29,9 @@ def check_redis(*, url: str | None, namespace: str) -> None:
     try:
         with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client, translated():
             client.ping()
-    except (TierError, ValueError) as error:  # ValueError: a database or a port that is no number
+    except ConfigError as error:
+        raise ConfigError(f"--redis-url: {str(error).removeprefix('redis.url: ')}", field="redis_url") from None
+    except TierError as error:
         raise ConfigError(
             f"--redis-url: no usable server at {mask_secrets('url', url)} ({error}); start one there, or leave the "
             "flag out to use the embedded one",

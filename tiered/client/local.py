@@ -13,7 +13,7 @@ from tiered.client.port import Fill, Loaded, Match, Saved
 from tiered.client.saving import run_save
 from tiered.clock import Clock, SystemClock
 from tiered.config import PoolSettings
-from tiered.core.allocate import Grant, Shortfall, allocate
+from tiered.core.allocate import Grant, Shortfall
 from tiered.core.commit import commit
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
@@ -21,7 +21,7 @@ from tiered.core.match import match, note_origins, open_lease
 from tiered.core.options import core_options, pool_blocks
 from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
-from tiered.core.pump import pump
+from tiered.core.pump import pump, take
 from tiered.core.release import expire, release
 from tiered.errors import OwnershipError, TierError
 from tiered.hashing.chain import Extras, chain_hashes
@@ -82,7 +82,8 @@ class LocalClient:
                 now=now,
             )
             records = self.core.table.records
-            checksums = [records[block_id].checksum for block_id in lease.pinned]
+            block_ids = tuple(lease.pinned)
+            checksums = [records[block_id].checksum for block_id in block_ids]
         n_redis = self._look_below(lease, hashes)
         return Match(
             tenant=tenant,
@@ -91,7 +92,7 @@ class LocalClient:
             asked_tokens=len(tokens),
             lease=lease.lease_id,
             connection=_CONNECTION,
-            block_ids=tuple(lease.pinned),
+            block_ids=block_ids,
             checksums=checksums,
             n_redis=n_redis,
         )
@@ -186,8 +187,7 @@ class _Session:
         with client._changed:
             while True:
                 left = ends_at - time.monotonic()
-                grant = allocate(client.core, lease, n_blocks_max=n_blocks_max, force=left <= 0)
-                pump(client.core, client._handoff)
+                grant = take(client.core, client._handoff, lease, n_blocks_max=n_blocks_max, force=left <= 0)
                 if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
                     return grant
                 client._changed.wait(left)

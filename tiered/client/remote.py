@@ -9,6 +9,7 @@ as it sees the connection end.
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -82,6 +83,7 @@ class RemoteClient:
         self._options = options
         self._lock = threading.Lock()
         self._link: _Link | None = None
+        self._attachments = itertools.count(1)
         self._closed = threading.Event()
 
     @classmethod
@@ -131,7 +133,7 @@ class RemoteClient:
                 hashes=hashes,
                 asked_tokens=len(tokens),
                 lease=LeaseId(reply.lease),
-                connection=self._connection_id(),
+                connection=self._attachment(),
                 block_ids=unpack_ids(reply.block_ids),
                 checksums=unpack_checksums(reply.checksums),
                 n_peer=reply.n_peer,
@@ -140,7 +142,7 @@ class RemoteClient:
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
         with self._lock:
-            if match.lease is None or match.connection != self._connection_id():
+            if match.lease is None or match.connection != self._attachment():
                 return Loaded()
             request = Load(lease=match.lease, deadline_s=deadline_s)
             reply = self._call(request, LoadedMessage, timeout_s=deadline_s + self._options.grace_s)
@@ -154,7 +156,7 @@ class RemoteClient:
 
     def release(self, match: Match, *, used_tokens: int) -> bool:
         with self._lock:
-            if match.lease is None or match.connection != self._connection_id():
+            if match.lease is None or match.connection != self._attachment():
                 return False
             request = Release(lease=match.lease, used_tokens=used_tokens)
             reply = self._call(request, Released, timeout_s=self._options.call_timeout_s)
@@ -195,8 +197,8 @@ class RemoteClient:
 
     # The connection.
 
-    def _connection_id(self) -> int:
-        return 0 if self._link is None else self._link.connection_id
+    def _attachment(self) -> int:
+        return 0 if self._link is None else self._link.attachment
 
     def _call(self, request: EngineRequest, expected: type[R], *, timeout_s: float) -> R | None:
         """The reply, or None when there is no worker that answers. A refusal is logged and None too."""
@@ -248,29 +250,49 @@ class RemoteClient:
     def _attach(self, timeout_s: float) -> _Link:
         sock = connect_unix(self._path, timeout_s=self._options.call_timeout_s)
         connection: Connection[EngineReply] = Connection(sock, ENGINE_REPLIES, name=self._path)
-        connection.send(Attach(scope=self.scope, engine=self._engine, pid=os.getpid()), timeout_s=timeout_s)
-        reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
-        if not isinstance(reply, Attached):
+        try:
+            connection.send(Attach(scope=self.scope, engine=self._engine, pid=os.getpid()), timeout_s=timeout_s)
+            reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
+            if not isinstance(reply, Attached):
+                raise self._refusal(reply)
+            return _Link(connection, next(self._attachments), reply.node, _open_pool(reply, descriptor))
+        except BaseException:
             connection.close()
-            if isinstance(reply, Failure) and reply.kind == "layout":
-                raise LayoutMismatch(engine=self.layout.describe(), worker=reply.message)
-            said = reply.message if isinstance(reply, Failure) else type(reply).__name__
-            raise TierUnavailable(f"{self._path}: {said}")
-        if descriptor is not None:
-            pool = BlockPool.attach(reply.layout, reply.n_blocks, descriptor=descriptor)
-        else:
-            pool = open_cuda_handle(reply.handle, reply.layout, reply.n_blocks)
-        return _Link(connection, reply.connection, reply.node, pool)
+            raise
+
+    def _refusal(self, reply: EngineReply) -> TieredError:
+        if isinstance(reply, Failure) and reply.kind == "layout":
+            return LayoutMismatch(engine=self.layout.describe(), worker=reply.message)
+        said = reply.message if isinstance(reply, Failure) else type(reply).__name__
+        return TierUnavailable(f"{self._path}: {said}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """One attachment: what begins and ends together."""
+    """One attachment: what begins and ends together.
+
+    attachment: counted here, because every worker counts its connections and leases from 1: by its numbers a match
+    of the worker before could be taken for one of this worker's.
+    """
 
     connection: Connection[EngineReply]
-    connection_id: int
+    attachment: int
     node: str
     pool: BlockPool
+
+
+def _open_pool(attached: Attached, descriptor: int | None) -> BlockPool:
+    """Map the worker's memory. Errors: TieredError; the descriptor is closed then."""
+    if descriptor is None:
+        try:
+            return open_cuda_handle(attached.handle, attached.layout, attached.n_blocks)
+        except RuntimeError as error:  # what torch raises for a device or a handle it cannot open
+            raise TierUnavailable(f"{attached.device}: cannot open the worker's memory: {error}") from error
+    try:
+        return BlockPool.attach(attached.layout, attached.n_blocks, descriptor=descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class _Session:

@@ -27,18 +27,27 @@ def connect(settings: RedisSettings, *, timeout_s: float) -> redis.Redis:
     """A client for calls of at most timeout_s each; it connects with its first call.
 
     RESP2, because its handshake has fewer round trips and nothing here needs RESP3's types.
+
+    Errors: ConfigError for a URL with a port or an option that redis-py does not understand.
     """
-    pool = redis.BlockingConnectionPool.from_url(
-        settings.url,
-        max_connections=_CONNECTIONS_MAX,
-        timeout=timeout_s,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=min(settings.connect_timeout_s, timeout_s),
-        health_check_interval=_HEALTH_CHECK_S,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=False,
-        protocol=2,
-    )
+    try:
+        pool = redis.BlockingConnectionPool.from_url(
+            settings.url,
+            max_connections=_CONNECTIONS_MAX,
+            timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_connect_timeout=min(settings.connect_timeout_s, timeout_s),
+            health_check_interval=_HEALTH_CHECK_S,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=False,
+            protocol=2,
+        )
+        pool.connection_class(**pool.connection_kwargs)  # no I/O: it only refuses what it does not know
+    except (TypeError, ValueError) as error:
+        url = mask_secrets("redis.url", settings.url)
+        raise ConfigError(
+            f"redis.url: {url} is not valid: {error}; write redis://host:port", field="redis.url"
+        ) from None
     return redis.Redis.from_pool(pool)
 
 

@@ -57,11 +57,17 @@ class Membership:
         return scripts.retire(self._client, self._keys, node, epoch, how="lapsed")
 
     def nodes(self) -> list[NodeView]:
-        """Every registered life at one moment, ordered by name; one round trip."""
+        """Every registered life at one moment, ordered by name; one round trip.
+
+        An entry that does not decode, such as one of a later version, says nothing, like a missing one.
+        """
         views = []
         for entry, lease_ms, packed in scripts.nodes(self._client, self._keys):
-            info, epoch = _ENTRY.decode(entry)
-            stats = NodeStats() if packed is None else _STATS.decode(packed)
+            try:
+                info, epoch = _ENTRY.decode(entry)
+                stats = NodeStats() if packed is None else _STATS.decode(packed)
+            except msgspec.MsgspecError:
+                continue
             views.append(NodeView(info=info, epoch=Epoch(epoch), lease_left_s=lease_ms / 1000, stats=stats))
         return sorted(views, key=lambda view: view.info.node)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tiered.blocks.record import NO_PARENT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
-from tiered.core.demote import make_room, shrink
+from tiered.core.demote import leaving_blocks, make_room, shrink
 from tiered.core.lease import Lease
 from tiered.types import BlockHash, BlockId, TenantId
 
@@ -25,7 +25,7 @@ class Shortfall(enum.StrEnum):
     SOON = "soon"
     """Blocks are leaving; ask again."""
     BUSY = "busy"
-    """Somebody else is writing the next block of this very prefix."""
+    """Somebody else is writing the next block of this very prefix, or has it under another parent."""
     QUOTA = "quota"
     """The tenant is at its limit and has nothing that may leave, or its policy is to refuse."""
     FULL = "full"
@@ -58,7 +58,7 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
             return Grant(first, (), Shortfall.BUSY)
         parent, first = other, first + 1
     want = min(n_blocks_max, len(lease.hashes) - first)
-    if want == 0:
+    if want <= 0:
         return Grant(first, (), Shortfall.NONE)
     block_ids, shortfall = take_slots(
         core,
@@ -107,10 +107,13 @@ def _take_slots(
     taken: list[BlockId] = []
     link = parent
     for block_hash in hashes:
+        if block_hash in core.filling or core.index.find(block_hash) is not None:
+            return taken, Shortfall.BUSY
         shortfall = _ensure_slot(core, tenant, lacking=len(hashes) - len(taken), force=force)
         if shortfall is not Shortfall.NONE:
-            if shortfall in (Shortfall.QUOTA, Shortfall.FULL):
-                core.count(tenant).refused += len(hashes) - len(taken)
+            # Who gets a part asks again for the rest: it is counted then.
+            if not taken and shortfall in (Shortfall.QUOTA, Shortfall.FULL):
+                core.count(tenant).refused += len(hashes)
             return taken, shortfall
         block_id = core.become_filling(
             block_hash, scope_id=scope_id, tenant=tenant, parent=link, depth=depth + len(taken)
@@ -122,22 +125,30 @@ def _take_slots(
 
 
 def _ensure_slot(core: CacheCore, tenant: TenantId, *, lacking: int, force: bool) -> Shortfall:
-    """NONE when a slot is free for the tenant now; otherwise why not, with room being made where it can be."""
+    """NONE when a slot is free for the tenant now; otherwise why not, with room being made where it can be.
+
+    What is on its way out is part of the room: asking again meanwhile makes no more. Only with ``force`` at least
+    one more block leaves, since then it has to leave now.
+    """
     block_bytes = core.options.block_bytes
+    leaving, more = leaving_blocks(core), int(force)
     if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
         if core.ledger.policy(tenant).over_quota == "refuse":
             return Shortfall.QUOTA
         excess = core.ledger.excess_bytes(tenant, asked_bytes=lacking * block_bytes)
-        moved = shrink(core, tenant, n_blocks=-(-excess // block_bytes), copy=not force)
+        n_blocks = max(more, -(-excess // block_bytes) - leaving[tenant])
+        shrink(core, tenant, n_blocks=n_blocks, copy=not force)
         if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
-            return Shortfall.SOON if moved or _leaving(core, tenant) else Shortfall.QUOTA
+            return Shortfall.SOON if _copies_of(core, tenant) else Shortfall.QUOTA
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
-    moved = make_room(core, asking=tenant, n_blocks=lacking, copy=not force)
+    make_room(core, asking=tenant, n_blocks=max(more, lacking - leaving.total()), copy=not force)
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
-    return Shortfall.SOON if moved or core.leaving else Shortfall.FULL
+    return Shortfall.SOON if core.leaving or core.recalled else Shortfall.FULL
 
 
-def _leaving(core: CacheCore, tenant: TenantId) -> bool:
-    return any(core.table[block_id].tenant == tenant for block_id in core.leaving.values())
+def _copies_of(core: CacheCore, tenant: TenantId) -> bool:
+    """Whether copies are under way whose end may let blocks of the tenant go."""
+    block_ids = (*core.leaving.values(), *core.recalled.values())
+    return any(core.table[block_id].tenant == tenant for block_id in block_ids)

@@ -19,14 +19,12 @@ def commit(core: CacheCore, lease: Lease, checksums: Sequence[bytes | None]) -> 
     n = len(checksums)
     if n > len(lease.filling):
         raise OwnershipError(f"lease {lease.lease_id} fills {len(lease.filling)} blocks, not {n}")
-    for block_id, checksum in zip(lease.filling, checksums, strict=False):
+    whole = lease.filling[:n]
+    for block_id, checksum in zip(reversed(whole), reversed(checksums), strict=True):  # the parent is the youngest
         core.become_ready(block_id, checksum)
         core.table.pin(block_id)
-    # The youngest must be a parent: touch the run again from its end.
-    policy = core.policy_of(lease.tenant)
-    for block_id in reversed(lease.filling[:n]):
-        policy.on_hit(block_id)
-    lease.pinned.extend(lease.filling[:n])
+    lease.pinned.extend(whole)
+    lease.has_grown = lease.has_grown or n > 0
     del lease.filling[:n]
     return n
 

@@ -7,8 +7,9 @@ comes and goes, so that index, policy, ledger and directory can never disagree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from tiered.blocks.record import BlockRecord
 from tiered.blocks.state import BlockState
@@ -16,11 +17,18 @@ from tiered.blocks.table import BlockTable
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
 from tiered.errors import OwnershipError
-from tiered.eviction.policy import EvictionPolicy
+from tiered.eviction.policy import EvictionPolicy, PolicyFactory
 from tiered.jobs import CopyDone, Job
 from tiered.prefix.index import PrefixIndex
 from tiered.tenancy.ledger import HotLedger
 from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId, Ticket, TokenCounts
+
+ATTENTION_EVEN_TOKENS: Final = 24_576
+"""Prefix length at which attending to it costs a new token as much as all else does.
+
+Per layer of hidden size d that is 4 x prefix x d operations against about 24 x d x d, so 6 x d: here d = 4,096, as in
+models of 7 to 8 billion parameters. Policies compare costs with each other, so what matters is the shape.
+"""
 
 
 @dataclass(slots=True)
@@ -47,7 +55,7 @@ class CoreOptions:
 
     block_bytes: int
     block_tokens: int
-    policy: Callable[[], EvictionPolicy]
+    policy: PolicyFactory
     demote: str = "evicted"
     free_target_blocks: int = 0
     leaving_max: int = 32
@@ -74,6 +82,8 @@ class CacheCore:
     """The part of ``filling`` that a load is fetching, and from where."""
     counters: dict[TenantId, TenantCounters] = field(init=False, default_factory=dict)
     leaving: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
+    recalled: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
+    """Copies still under way of blocks that a hit brought back; each pins its block until it ends."""
     loads: dict[int, LoadOp] = field(init=False, default_factory=dict)
     jobs: list[Job] = field(init=False, default_factory=list)
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
@@ -120,7 +130,7 @@ class CacheCore:
         self.table.commit(block_id, checksum)
         del self.filling[record.block_hash]
         self.index.add(record.block_hash, block_id)
-        self.policy_of(record.tenant).on_insert(block_id, recompute_cost=float(self.options.block_tokens))
+        self._tell_policy(block_id, record)
         self._events[record.block_hash] = True
 
     def drop_filling(self, block_id: BlockId) -> None:
@@ -137,11 +147,18 @@ class CacheCore:
         self.leaving[ticket] = block_id
 
     def come_back(self, block_id: BlockId) -> None:
-        """A hit while leaving: the copy under way may still end up below, the block stays."""
+        """A hit while leaving: the copy under way may still end up below, the block stays.
+
+        It is pinned until that copy has ended: a mover reads the slot whenever it gets to the job, and whatever
+        lay there by then would be stored under this block's hash.
+        """
         record = self.table[block_id]
-        del self.leaving[record.ticket]
+        ticket = record.ticket
+        del self.leaving[ticket]
         self.table.hit_while_leaving(block_id)
-        self.policy_of(record.tenant).on_insert(block_id, recompute_cost=float(self.options.block_tokens))
+        self.table.pin(block_id)
+        self.recalled[ticket] = block_id
+        self._tell_policy(block_id, record)
 
     def forget(self, block_id: BlockId, left: CopyDone | None = None) -> None:
         """Take a resident block out of everything; ``left`` is what ended its copy, if one was being made."""
@@ -162,8 +179,17 @@ class CacheCore:
     def policy_of(self, tenant: TenantId) -> EvictionPolicy:
         policy = self.policies.get(tenant)
         if policy is None:
-            policy = self.policies[tenant] = self.options.policy()
+            policy = self.policies[tenant] = self.options.policy(self.n_blocks)
         return policy
+
+    def _tell_policy(self, block_id: BlockId, record: BlockRecord) -> None:
+        tokens = self.options.block_tokens
+        self.policy_of(record.tenant).on_insert(
+            block_id,
+            key=record.block_hash,
+            parent=record.parent,
+            recompute_cost=tokens * (1.0 + record.depth * tokens / ATTENTION_EVEN_TOKENS),
+        )
 
     # What the host takes away.
 

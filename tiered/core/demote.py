@@ -7,6 +7,7 @@ never a stall.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -27,12 +28,29 @@ def make_room(core: CacheCore, *, asking: TenantId, n_blocks: int, copy: bool = 
     copy: False drops them without one. At most ``leaving_max`` copies are under way at once.
     """
     block_bytes = core.options.block_bytes
-    return _let_go_of(core, lambda: giving_order(core.ledger, asking=asking, block_bytes=block_bytes), n_blocks, copy)
+
+    def givers() -> Iterable[TenantId]:
+        leaving = leaving_blocks(core)
+        room = core.blocks_in(BlockState.FREE) + leaving.total()
+        return giving_order(
+            core.ledger,
+            asking=asking,
+            asked_bytes=(room + 1) * block_bytes,
+            block_bytes=block_bytes,
+            leaving_bytes={tenant: n * block_bytes for tenant, n in leaving.items()},
+        )
+
+    return _let_go_of(core, givers, n_blocks, copy)
 
 
 def shrink(core: CacheCore, tenant: TenantId, *, n_blocks: int, copy: bool = True) -> int:
     """Let up to ``n_blocks`` of one tenant's own blocks leave, as in :func:`make_room`."""
     return _let_go_of(core, lambda: [tenant], n_blocks, copy)
+
+
+def leaving_blocks(core: CacheCore) -> Counter[TenantId]:
+    """Per tenant the blocks that are on their way out; they are charged until their copy is made."""
+    return Counter(core.table[block_id].tenant for block_id in core.leaving.values())
 
 
 def tend(core: CacheCore) -> None:
@@ -41,8 +59,7 @@ def tend(core: CacheCore) -> None:
     for tenant, _ in list(core.ledger.tenants()):
         excess = core.ledger.excess_bytes(tenant)
         if excess:
-            on_their_way = sum(1 for block_id in core.leaving.values() if core.table[block_id].tenant == tenant)
-            shrink(core, tenant, n_blocks=-(-excess // block_bytes) - on_their_way)
+            shrink(core, tenant, n_blocks=-(-excess // block_bytes) - leaving_blocks(core)[tenant])
     free = core.blocks_in(BlockState.FREE) + core.blocks_in(BlockState.LEAVING)
     make_room(core, asking=NO_TENANT, n_blocks=core.options.free_target_blocks - free)
 
@@ -70,6 +87,10 @@ def let_go(core: CacheCore, victim: BlockId, *, copy: bool = True) -> None:
 
 def apply_copy(core: CacheCore, done: CopyDone) -> None:
     """A copy ended, or could not be made: either way the block leaves, unless a hit brought it back meanwhile."""
+    recalled = core.recalled.pop(done.ticket, None)
+    if recalled is not None:
+        core.table.unpin(recalled)
+        return
     victim = core.leaving.pop(done.ticket, None)
     if victim is None:
         return
@@ -81,7 +102,7 @@ def apply_copy(core: CacheCore, done: CopyDone) -> None:
 
 def _let_go_of(core: CacheCore, tenants: Callable[[], Iterable[TenantId]], n_blocks: int, copy: bool) -> int:
     started = 0
-    while started < n_blocks and (not copy or len(core.leaving) < core.options.leaving_max):
+    while started < n_blocks and (not copy or len(core.leaving) + len(core.recalled) < core.options.leaving_max):
         victim = _choose(core, tenants())
         if victim is None:
             break

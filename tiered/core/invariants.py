@@ -26,9 +26,10 @@ def check_core(core: CacheCore) -> None:
     leaving = {record.ticket: i for i, record in enumerate(records) if record.state is BlockState.LEAVING}
     require(core.leaving == leaving, "I1: copies under way and LEAVING blocks differ")
     pins = Counter(block_id for lease in core.leases.values() for block_id in lease.pinned)
+    pins.update(core.recalled.values())
     for index, record in enumerate(records):
         held = pins[BlockId(index)]
-        require(record.pins == held, f"I2: block {index} has {record.pins} pins, leases hold {held}")
+        require(record.pins == held, f"I2: block {index} has {record.pins} pins, leases and copies hold {held}")
     used = Counter(record.tenant for record in records if record.state is not BlockState.FREE)
     charged = dict(core.ledger.tenants())
     expected = {tenant: n * core.options.block_bytes for tenant, n in used.items()}

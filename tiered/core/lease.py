@@ -18,6 +18,7 @@ class Lease:
     filling:   blocks this request is writing, in chain order; they end with the connection, never by time, because
                the engine may be in the middle of a copy.
     origins:   for the hashes after the hot ones, where each may be fetched from, nearest first.
+    has_grown: blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
     expires_at: when the pins end by themselves.
     """
 
@@ -32,4 +33,5 @@ class Lease:
     sources: list[Source] = field(default_factory=list)
     filling: list[BlockId] = field(default_factory=list)
     origins: dict[int, tuple[Origin, ...]] = field(default_factory=dict)
+    has_grown: bool = False
     counted: bool = False

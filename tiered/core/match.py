@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tiered.blocks.record import NO_TENANT
+from tiered.blocks.record import NO_PARENT, NO_TENANT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
@@ -85,6 +85,18 @@ def pin_run(core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequ
         on_hit(block_id)
     lease.pinned.extend(run)
     lease.sources.extend(sources)
+
+
+def touch_prefix(core: CacheCore, block_id: BlockId) -> None:
+    """Tell the policies that the use of a block and all before it goes on, from the deepest up; it counts once.
+
+    Blocks that came in several runs are in order run by run only, and younger than what they hang on; after this
+    a parent is younger than its children again, so that finding a victim needs no search.
+    """
+    while block_id != NO_PARENT:
+        record = core.table[block_id]
+        core.policies[record.tenant].on_touch(block_id)
+        block_id = record.parent
 
 
 def note_origins(lease: Lease, origins: Sequence[tuple[Origin, ...]]) -> tuple[int, int]:

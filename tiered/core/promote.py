@@ -53,14 +53,16 @@ def step_all(core: CacheCore) -> None:
     while moved:
         moved = False
         for op in list(core.loads.values()):
-            before = op.next_index
+            before = op.next_index, len(op.outstanding)
             step(core, op)
-            moved = moved or op.done or op.next_index != before
+            moved = moved or op.done or (op.next_index, len(op.outstanding)) != before
 
 
 def step(core: CacheCore, op: LoadOp) -> None:
     """One load: commit, retry, extend, or end."""
     lease = core.leases.get(op.lease_id)
+    if lease is not None and not op.slots:  # another load of the same lease may have brought some
+        op.next_index = len(lease.pinned)
     _commit_run(core, op, lease)
     if op.outstanding:
         return
@@ -77,16 +79,17 @@ def step(core: CacheCore, op: LoadOp) -> None:
 
 
 def _commit_run(core: CacheCore, op: LoadOp, lease: Lease | None) -> None:
-    run = []
+    first = op.next_index
     while op.next_index in op.arrived:
-        index = op.next_index
-        block_id = op.slots.pop(index)
+        op.next_index += 1
+    run = range(first, op.next_index)
+    block_ids = [op.slots.pop(index) for index in run]
+    for index, block_id in zip(reversed(run), reversed(block_ids), strict=True):  # the parent is the youngest
         core.fetching.pop(core.table[block_id].block_hash, None)
         core.become_ready(block_id, op.arrived.pop(index))
-        run.append((block_id, op.asked[index]))
-        op.next_index += 1
     if lease is not None and run:
-        pin_run(core, lease, [block_id for block_id, _ in run], [source for _, source in run])
+        pin_run(core, lease, block_ids, [op.asked[index] for index in run])
+        lease.has_grown = True
 
 
 def _retry_missing(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
@@ -131,7 +134,6 @@ def _extend(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
     )
     indices = list(range(first, first + len(block_ids)))
     op.slots.update(zip(indices, block_ids, strict=True))
-    core.fetching.update((lease.hashes[index], op.origins[index][0].source) for index in indices)
     _ask(core, op, lease, indices)
     return bool(op.outstanding) or shortfall is Shortfall.SOON
 
@@ -154,6 +156,7 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
             ticket = Ticket(core.next_id())
             op.outstanding[ticket] = part
             op.asked.update(dict.fromkeys(part, origin.source))
+            core.fetching.update((lease.hashes[index], origin.source) for index in part)
             core.jobs.append(
                 FetchJob(
                     ticket=ticket,

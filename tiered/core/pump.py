@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from tiered.core.allocate import Grant, Shortfall, allocate
 from tiered.core.core import CacheCore
 from tiered.core.demote import apply_copy, tend
+from tiered.core.lease import Lease
 from tiered.core.promote import apply_fetch, step_all
 from tiered.jobs import Completion, CopyDone, FetchDone, FetchJob, Job
 
@@ -38,3 +40,14 @@ def pump(core: CacheCore, seam: Seam) -> None:
             else:
                 apply_copy(core, CopyDone(job.ticket, copied=False))
         step_all(core)
+        tend(core)  # no completion of the refused ones will come to go on from
+
+
+def take(core: CacheCore, seam: Seam, lease: Lease, *, n_blocks_max: int, force: bool) -> Grant:
+    """allocate and one turn of the seam; once more where that turn has made the room, so that "soon" always means
+    that a completion is still to come."""
+    while True:
+        grant = allocate(core, lease, n_blocks_max=n_blocks_max, force=force)
+        pump(core, seam)
+        if grant.block_ids or grant.shortfall is not Shortfall.SOON or core.leaving or core.recalled:
+            return grant

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
+from tiered.core.match import touch_prefix
 from tiered.types import Source, TokenCounts
 
 
@@ -34,11 +35,11 @@ def expire(core: CacheCore, now: float) -> int:
 
 
 def _count(core: CacheCore, lease: Lease, used_tokens: int) -> None:
-    if lease.counted or not lease.asked_tokens:
+    if lease.counted or lease.asked_tokens <= 0:
         return
     lease.counted = True
     block_tokens = core.options.block_tokens
-    used = min(used_tokens, len(lease.pinned) * block_tokens, lease.asked_tokens)
+    used = min(max(used_tokens, 0), len(lease.pinned) * block_tokens, lease.asked_tokens)
     by_source = dict.fromkeys(Source, 0)
     left = used
     for source in lease.sources:
@@ -59,6 +60,8 @@ def _count(core: CacheCore, lease: Lease, used_tokens: int) -> None:
 
 
 def _give_back(core: CacheCore, lease: Lease) -> None:
+    if lease.has_grown:
+        touch_prefix(core, lease.pinned[-1])
     for block_id in lease.pinned:
         core.table.unpin(block_id)
     for block_id in reversed(lease.filling):  # children before their parents

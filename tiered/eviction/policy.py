@@ -1,29 +1,58 @@
 """What every eviction policy offers, and the contract its suite checks.
 
-A policy sees block ids: never tensors, clocks or pins. It is told of every insert, hit and removal, and proposes
-victims, best first; the caller skips what may not leave (pinned, or with resident children). Within one prefix the
-caller reports deeper blocks first, so that by recency a parent is always younger than its children and leaves
-come before their parents without a search.
+A policy sees block ids and what their content is called: never tensors, clocks or pins. It is told of every insert,
+hit and removal, and proposes victims, best first; the caller skips what may not leave (pinned, or with resident
+children). Within one prefix the caller reports deeper blocks first, so that by recency a parent is always younger
+than its children and leaves come before their parents without a search.
+
+There is one instance per tenant. Ids are slots and are used again; ``key`` outlives the slot, so a policy that
+remembers what left (a ghost) remembers keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
 
-from tiered.types import BlockId
+from tiered.types import BlockHash, BlockId
 
 
 class EvictionPolicy(Protocol):
-    def on_insert(self, block_id: BlockId, *, recompute_cost: float) -> None:
-        """A block became matchable. recompute_cost: tokens that a miss would compute for it, its prefix excluded."""
+    def on_insert(self, block_id: BlockId, *, key: BlockHash, parent: BlockId, recompute_cost: float) -> None:
+        """A block became matchable.
 
-    def on_hit(self, block_id: BlockId) -> None: ...
+        key:            names its content; no two known blocks have the same.
+        parent:         the block it hangs on, NO_PARENT for the first of a prefix. It stays while this one is here,
+                        may be told of later than this one, and may belong to another tenant.
+        recompute_cost: what a miss would compute for it, its prefix excluded, in tokens of a prompt's beginning; it
+                        grows with depth.
+        """
+
+    def on_hit(self, block_id: BlockId) -> None:
+        """Another request uses it."""
+
+    def on_touch(self, block_id: BlockId) -> None:
+        """The use that was told of before goes on: as recent as a hit, but not one more of them."""
 
     def on_remove(self, block_id: BlockId) -> None:
-        """The block left, whoever decided it."""
+        """The block left, whoever decided it.
+
+        If this is where the newest look at ``victims`` stopped, and nothing was told since, it is an eviction: what
+        the look passed over was refused. Any other block may go too, and its going says nothing of the others.
+        """
 
     def victims(self) -> Iterator[BlockId]:
-        """Every known id once, best victim first. Not to be used across a change."""
+        """Every known id once, best victim first. Not to be used across a change; looking alone changes nothing.
+
+        What evictions passed over may come last for a while, so that not every search begins with the same refusals.
+        """
 
     def __len__(self) -> int: ...
+
+
+PolicyFactory: TypeAlias = Callable[[int], EvictionPolicy]
+"""From the number of blocks in the pool to a policy for one tenant.
+
+The number bounds what the policy remembers. It is not what the tenant will hold, which may be any part of the pool
+and changes as others come and go: a share of the cache is taken of what the policy knows, not of this number.
+"""

@@ -48,7 +48,7 @@ class Extras(msgspec.Struct, frozen=True):
             tagged.append(("salt", self.salt))
         for item in self.items:
             if item.offset < last and item.offset + item.length > first:
-                tagged.append(("item", (item.content_hash, item.offset - first)))
+                tagged.append(("item", (item.content_hash, item.offset - first, item.length)))
         return msgspec.msgpack.encode(tagged) if tagged else b""
 
 
@@ -62,7 +62,7 @@ def chain_hashes(
     Cost:   one SHA-256 over 32 + 4 * block_tokens bytes a block.
     """
     n_blocks = len(tokens) // block_tokens
-    packed = _pack(tokens, n_blocks * block_tokens)
+    packed = _pack(tokens)
     step = block_tokens * _TOKEN_BYTES
     hashes: list[BlockHash] = []
     append = hashes.append
@@ -91,9 +91,11 @@ def split_hashes(joined: bytes) -> list[BlockHash]:
     return [BlockHash(joined[i : i + HASH_BYTES]) for i in range(0, len(joined), HASH_BYTES)]
 
 
-def _pack(tokens: Sequence[int], n_tokens: int) -> bytes:
+def _pack(tokens: Sequence[int]) -> bytes:
+    if isinstance(tokens, (bytes, bytearray)):  # array() would take four of them for one number
+        tokens = list(tokens)
     try:
-        packed = array("I", tokens[:n_tokens])
+        packed = array("I", tokens)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"tokens: every id is an integer in [0, 2**32): {error}") from None
     if packed.itemsize != _TOKEN_BYTES:  # pragma: no cover - no supported platform has another size

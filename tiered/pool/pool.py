@@ -38,6 +38,16 @@ def layout_dtype(dtype: torch.dtype) -> str:
     raise ValueError(f"layout.dtype: {dtype} is none of {', '.join(sorted(_TORCH_DTYPES))}")
 
 
+def require_device(device: str) -> None:
+    """For start-up: ConfigError naming the setting unless this machine has the device."""
+    kind, _, index = device.partition(":")
+    if kind == "cuda" and int(index or 0) >= (n_devices := torch.cuda.device_count()):
+        raise ConfigError(
+            f"pool.device: there is no {device}, torch sees {n_devices} CUDA devices here; choose one of them or cpu",
+            field="pool.device",
+        )
+
+
 class BlockPool:
     """``n_blocks`` blocks in one tensor of shape (n_blocks, n_layers, n_planes, block_tokens, n_kv_heads, head_dim).
 
@@ -59,8 +69,11 @@ class BlockPool:
         self._memory: memoryview | None = None
         if device == "cpu":
             self.descriptor = os.memfd_create("tiered-pool", os.MFD_CLOEXEC)
-            os.ftruncate(self.descriptor, self.nbytes)
-            self._adopt(_map(self.descriptor, self.nbytes))
+            try:
+                self._adopt(_map(self.descriptor, self.nbytes, grow=True))
+            except BaseException:
+                self.close()
+                raise
         else:
             self.tensor = torch.empty((n_blocks, *layout.block_shape), dtype=torch_dtype(layout), device=device)
 
@@ -69,7 +82,7 @@ class BlockPool:
         """The pool of another process, from its shared-memory descriptor, which this pool then owns."""
         pool = cls.__new__(cls)
         pool.layout, pool.n_blocks, pool.device, pool.descriptor = layout, n_blocks, "cpu", descriptor
-        pool._adopt(_map(descriptor, pool.nbytes))
+        pool._adopt(_map(descriptor, pool.nbytes, grow=False))
         return pool
 
     @classmethod
@@ -98,7 +111,7 @@ class BlockPool:
 
     def scatter(self, block_ids: Sequence[BlockId], source: torch.Tensor) -> None:
         """Copy one buffer of whole blocks, shaped as in :meth:`gather`, into the blocks' places."""
-        self.tensor.index_copy_(0, self._index(block_ids), source)
+        _movable(self.tensor).index_copy_(0, self._index(block_ids), _movable(source))
 
     def gather_layer(self, block_ids: Sequence[BlockId], layer: int) -> torch.Tensor:
         """One layer's planes of a run of blocks as the engine lays them out.
@@ -108,7 +121,8 @@ class BlockPool:
         layout = self.layout
         blocks = self.tensor[:, layer].index_select(0, self._index(block_ids))
         heads_first = blocks.permute(1, 3, 0, 2, 4)
-        return heads_first.reshape(layout.n_planes, layout.n_kv_heads, -1, layout.head_dim)
+        n_tokens = len(block_ids) * layout.block_tokens
+        return heads_first.reshape(layout.n_planes, layout.n_kv_heads, n_tokens, layout.head_dim)
 
     def scatter_layer(self, block_ids: Sequence[BlockId], layer: int, planes: Sequence[torch.Tensor]) -> None:
         """The inverse of :meth:`gather_layer`.
@@ -119,7 +133,7 @@ class BlockPool:
         index = self._index(block_ids)
         for plane, source in enumerate(planes):
             split = source.reshape(layout.n_kv_heads, len(block_ids), layout.block_tokens, layout.head_dim)
-            self.tensor[:, layer, plane].index_copy_(0, index, split.permute(1, 2, 0, 3))
+            _movable(self.tensor[:, layer, plane]).index_copy_(0, index, _movable(split.permute(1, 2, 0, 3)))
 
     def host_view(self, block_id: BlockId) -> memoryview:
         """The block's own bytes; only for a pool in host memory."""
@@ -155,8 +169,26 @@ class BlockPool:
             self.descriptor = None
 
 
-def _map(descriptor: int, nbytes: int) -> mmap.mmap:
+def _movable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory under a dtype that torch can copy by index; on the CPU it cannot for float8."""
+    return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
+
+
+def _allocate(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:  # torch's out of memory is one
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"pool.bytes: {device} does not give the pool its memory: {reason}; give the pool less",
+            field="pool.bytes",
+        ) from None
+
+
+def _map(descriptor: int, nbytes: int, *, grow: bool) -> mmap.mmap:
+    try:
+        if grow:
+            os.ftruncate(descriptor, nbytes)
         return mmap.mmap(descriptor, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
     except (OSError, ValueError) as error:
         raise ConfigError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -87,8 +88,9 @@ class Driver:
                 self._handoff.finish(FetchDone(job.ticket, (None,) * len(job.hashes)))
             else:
                 self._handoff.finish(CopyDone(job.ticket, copied=False))
+        ends_at = time.monotonic() + timeout_s
         for thread in self._threads:
-            thread.join(timeout_s)
+            thread.join(max(0.0, ends_at - time.monotonic()))
 
     # Up: from a peer or Redis into slots.
 

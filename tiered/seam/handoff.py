@@ -19,20 +19,24 @@ class Handoff:
         self._fetches: queue.Queue[FetchJob | None] = queue.Queue(queue_jobs_max)
         self._copies: queue.Queue[DemoteJob | None] = queue.Queue(queue_jobs_max)
         self._completions: list[Completion] = []
+        self._stopped = False
         self._lock = threading.Lock()
         self._notify = notify
 
     def submit(self, jobs: Iterable[Job]) -> list[Job]:
-        """Hand over; returns the jobs there was no room for. Never blocks."""
+        """Hand over; returns the jobs there was no room for, all of them after a stop. Never blocks."""
         refused: list[Job] = []
-        for job in jobs:
-            try:
-                if isinstance(job, FetchJob):
-                    self._fetches.put_nowait(job)
-                else:
-                    self._copies.put_nowait(job)
-            except queue.Full:
-                refused.append(job)
+        with self._lock:  # so that none slips in behind a stop, where nobody would run or answer it
+            if self._stopped:
+                return list(jobs)
+            for job in jobs:
+                try:
+                    if isinstance(job, FetchJob):
+                        self._fetches.put_nowait(job)
+                    else:
+                        self._copies.put_nowait(job)
+                except queue.Full:
+                    refused.append(job)
         return refused
 
     def poll(self) -> list[Completion]:
@@ -55,7 +59,9 @@ class Handoff:
 
     def stop(self, *, n_fetchers: int, n_copiers: int) -> list[Job]:
         """Empty both lanes and tell every mover to end; returns the jobs nobody will run."""
-        dropped: list[Job] = [*_drain(self._fetches), *_drain(self._copies)]
+        with self._lock:
+            self._stopped = True
+            dropped: list[Job] = [*_drain(self._fetches), *_drain(self._copies)]
         for _ in range(n_fetchers):
             self._fetches.put(None)
         for _ in range(n_copiers):

@@ -6,9 +6,11 @@ arrived; the connection is dropped and the next fetch makes a new one.
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tiered.clock import Clock, SystemClock
@@ -36,23 +38,18 @@ class _RestingError(TierUnavailable):
     """The peer failed a moment ago; said once, then not asked for a while."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PeerCounters:
-    """Totals over all peers; misses by reason."""
+    """Totals over all peers. Misses are by reason: absent, unavailable, resting, or what was wrong with a block."""
 
-    blocks: int = 0
-    misses: dict[str, int] = field(default_factory=dict)
-
-    def miss(self, reason: str, n_blocks: int) -> None:
-        if n_blocks:
-            self.misses[reason] = self.misses.get(reason, 0) + n_blocks
+    blocks: int
+    misses: Mapping[str, int]
 
 
 class PeerTier:
     """Fetches from any number of peers; several threads may call it at once."""
 
     def __init__(self, node: str, secret: str, *, timeout_s: float, clock: Clock | None = None) -> None:
-        self.counters = PeerCounters()
         self._node = node
         self._secret = secret
         self._timeout_s = timeout_s
@@ -60,6 +57,12 @@ class PeerTier:
         self._idle: dict[PeerAddress, list[Connection[PeerReply]]] = {}
         self._resting: dict[PeerAddress, float] = {}
         self._lock = threading.Lock()
+        self._blocks = 0
+        self._misses: Counter[str] = Counter()
+
+    def counters(self) -> PeerCounters:
+        with self._lock:
+            return PeerCounters(blocks=self._blocks, misses=dict(self._misses))
 
     def fetch(
         self, peer: PeerAddress, hashes: Sequence[BlockHash], outs: Sequence[memoryview], *, scope_id: bytes
@@ -110,7 +113,7 @@ class PeerTier:
             raise IntegrityError("length", f"blocks of {reply.block_bytes} bytes, expected {outs[0].nbytes}")
         header_bytes = bytearray(HEADER_BYTES)
         for index in reply.indices:
-            out = outs[index]
+            out, checksums[index] = outs[index], None  # a block sent twice is good only if its last bytes are
             connection.receive_into(memoryview(header_bytes), timeout_s=self._timeout_s)
             connection.receive_into(out, timeout_s=self._timeout_s)
             try:
@@ -123,9 +126,12 @@ class PeerTier:
 
     def _borrow(self, peer: PeerAddress) -> Connection[PeerReply]:
         with self._lock:
-            idle = self._idle.get(peer)
-            if idle:
-                return idle.pop()
+            idle = self._idle.get(peer, [])
+            while idle:
+                connection = idle.pop()
+                if _is_quiet(connection):
+                    return connection
+                connection.close()
             rests_until = self._resting.get(peer)
         if rests_until is not None and self._clock.now() < rests_until:
             raise _RestingError
@@ -172,8 +178,21 @@ class PeerTier:
     def _count(self, reason: str, checksums: Sequence[bytes | None]) -> None:
         n_missing = sum(checksum is None for checksum in checksums)
         with self._lock:
-            self.counters.blocks += len(checksums) - n_missing
-            self.counters.miss(reason, n_missing)
+            self._blocks += len(checksums) - n_missing
+            if n_missing:
+                self._misses[reason] += n_missing
+
+
+def _is_quiet(connection: Connection[PeerReply]) -> bool:
+    """Whether an idle connection may be used again: not when the peer has closed it, or says what nobody asked."""
+    connection.sock.setblocking(False)
+    try:
+        connection.sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _said(reply: object) -> str:

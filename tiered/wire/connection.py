@@ -5,6 +5,7 @@ Any error leaves the connection unusable: half a reply may be on its way, so it 
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Generic, TypeVar
 
 from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
 from tiered.wire.framing import PREFIX, Codec, body_length, encode
-from tiered.wire.messages import Message
+from tiered.wire.messages import FRAME_BYTES_MAX, Message
 
 M = TypeVar("M")
 
@@ -31,12 +32,18 @@ class Connection(Generic[M]):
         with _closing_on_error(self, timeout_s):
             self.sock.sendall(encode(message))
 
-    def receive(self, *, timeout_s: float) -> M:
-        """The next message. TierTimeout, TierUnavailable or ProtocolError; the connection is closed then."""
+    def receive(self, *, timeout_s: float, bytes_max: int = FRAME_BYTES_MAX) -> M:
+        """The next message. TierTimeout, TierUnavailable or ProtocolError; the connection is closed then.
+
+        bytes_max: memory is made ready for what the other side announces, so a stranger is allowed little.
+        """
         with _closing_on_error(self, timeout_s) as deadline:
             prefix = bytearray(PREFIX.size)
             self._fill(memoryview(prefix), deadline)
-            body = bytearray(body_length(prefix))
+            length = body_length(prefix)
+            if length > bytes_max:
+                raise ProtocolError(f"a frame of {length} bytes where at most {bytes_max} are expected")
+            body = bytearray(length)
             self._fill(memoryview(body), deadline)
             return self._replies.decode(body)
 
@@ -52,9 +59,9 @@ class Connection(Generic[M]):
     def send_raw(self, parts: Sequence[bytes | memoryview], *, timeout_s: float) -> None:
         """Raw bytes, gathered from where they lie."""
         with _closing_on_error(self, timeout_s) as deadline:
-            left = [memoryview(part) for part in parts]
+            left = [memoryview(part).cast("B") for part in parts]
             while left:
-                self.sock.settimeout(max(deadline - time.monotonic(), 1e-3))
+                self._wait_until(deadline)
                 sent = self.sock.sendmsg(left)
                 while left and sent >= len(left[0]):
                     sent -= len(left.pop(0))
@@ -63,18 +70,21 @@ class Connection(Generic[M]):
 
     def receive_with_descriptor(self, *, timeout_s: float) -> tuple[M, int | None]:
         """The next message and the descriptor that came with it, if one did."""
-        with _closing_on_error(self, timeout_s):
-            data, descriptors, _, _ = socket.recv_fds(self.sock, 1 << 16, 1)
-            if not data:
-                raise ConnectionResetError("closed by the other side")
-            buffer = bytearray(data)
-            while len(buffer) < PREFIX.size or len(buffer) < PREFIX.size + body_length(buffer[: PREFIX.size]):
-                more = self.sock.recv(1 << 16)
-                if not more:
-                    raise ConnectionResetError("closed in the middle of a message")
-                buffer += more
-            message = self._replies.decode(buffer[PREFIX.size :])
-            return message, descriptors[0] if descriptors else None
+        with _closing_on_error(self, timeout_s) as deadline:
+            prefix = bytearray(PREFIX.size)
+            data, descriptors, _, _ = socket.recv_fds(self.sock, PREFIX.size, 1)
+            try:
+                if not data:
+                    raise ConnectionResetError("closed by the other side")
+                prefix[: len(data)] = data
+                self._fill(memoryview(prefix)[len(data) :], deadline)
+                body = bytearray(body_length(prefix))
+                self._fill(memoryview(body), deadline)
+                return self._replies.decode(body), descriptors[0] if descriptors else None
+            except BaseException:
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                raise
 
     def close(self) -> None:
         self.closed = True
@@ -83,14 +93,18 @@ class Connection(Generic[M]):
     def _fill(self, view: memoryview, deadline: float) -> None:
         got = 0
         while got < len(view):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self.sock.settimeout(left)
+            self._wait_until(deadline)
             n = self.sock.recv_into(view[got:])
             if n == 0:
                 raise ConnectionResetError("closed by the other side")
             got += n
+
+    def _wait_until(self, deadline: float) -> None:
+        """Let the next socket call take what is left of the time, so that many small steps never add up to more."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.sock.settimeout(left)
 
     @property
     def name(self) -> str:

@@ -53,7 +53,7 @@ class Codec(Generic[M]):
     def decode(self, body: bytes | bytearray | memoryview) -> M:
         try:
             return self._decoder.decode(body)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ProtocolError(f"not a message of this protocol: {error}") from error
 
 

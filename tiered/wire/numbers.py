@@ -42,4 +42,7 @@ def pack_sources(sources: Iterable[Source]) -> bytes:
 
 
 def unpack_sources(packed: bytes) -> list[Source]:
+    """ValueError for a code that names no source."""
+    if packed and max(packed) >= len(_SOURCES):
+        raise ValueError(f"{max(packed)} is no source's code")
     return [_SOURCES[code] for code in packed]

@@ -71,6 +71,7 @@ def _answer(
         )
     except ValueError as error:
         raise SystemExit(str(error)) from error
+    assert generation.cache is not None  # copied storage, so the request's own
     n_blocks = len(request.prompt) // chunk_tokens * chunk_tokens // layout.block_tokens
     return Answer(
         tokens=generation.tokens,

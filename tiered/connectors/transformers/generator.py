@@ -1,8 +1,12 @@
 """CachedGenerator: greedy generation with a causal LM whose prompt's KV comes from, and goes to, the cache.
 
 Prefill runs in fixed chunks that start at multiples of ``chunk_tokens``. Floating-point results depend on the shapes
-a kernel is given. So with ``Reuse.EXACT`` only whole chunks are reused and stored: every chunk that is computed is then
-computed from the same bits in the same shapes as without a cache, and logits agree to the last bit.
+a kernel is given. So with ``Reuse.EXACT`` only whole chunks are reused and stored, and only by engines with chunks of
+the same size: every chunk that is computed is then computed from the same bits in the same shapes as without a cache,
+and logits agree to the last bit.
+
+With ``storage="paged"`` reused blocks are not copied out: attention reads them in the pool until the answer is done.
+Its kernels see other shapes, so that goes with ``Reuse.BLOCK``.
 """
 
 from __future__ import annotations
@@ -10,9 +14,11 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import torch
 import xxhash
 from transformers import DynamicCache
@@ -20,7 +26,11 @@ from transformers import DynamicCache
 from tiered.client.port import CacheClient, Loaded, Saved
 from tiered.client.saving import verified_blocks
 from tiered.connectors.transformers.kv import blocks_from_cache, cache_argument, cache_from_blocks
+from tiered.connectors.transformers.paged import PagedCache, paged_attention_of
+from tiered.connectors.transformers.pins import Pins, PinsEnded
+from tiered.errors import BlockNotResident
 from tiered.hashing.chain import Extras
+from tiered.pool.pool import BlockPool
 from tiered.types import BlockId, Source, TenantId
 
 
@@ -39,9 +49,21 @@ class GeneratorOptions:
 
     chunk_tokens: int = 128
     reuse: Reuse = Reuse.EXACT
+    storage: Literal["copy", "paged"] = "copy"
+    """copy: cached blocks are copied into a cache of transformers' own, and given back before anything is computed.
+    paged: they are read where they are until the answer is done; new tokens go to blocks of the request's own."""
+    pin_s: float = 20.0
+    """With paged storage: an answer that takes longer copies the blocks out after all and gives them back. Keep it
+    well below the pool's match_lease_s, when they would be taken back and the answer had to be computed anew."""
     load_deadline_s: float = 5.0
     verify: bool = True
     """Check each block's checksum before its bytes are used: about 0.1 ms a MiB."""
+
+    def __post_init__(self) -> None:
+        if self.storage not in ("copy", "paged"):
+            raise ValueError(f"storage: {self.storage!r} is neither copy nor paged")
+        if self.storage == "paged" and self.reuse is Reuse.EXACT:
+            raise ValueError("storage: paged attention equals contiguous up to rounding; set reuse to Reuse.BLOCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +72,14 @@ class Generation:
 
     tokens: the generated ids. first_logits: (vocab,), of the first generated token; logits_digest: XXH3-128 over the
     logits of all of them. hit_tokens: prompt tokens whose KV was reused, by where it was found; the others were
-    computed. ttft_s: from the call to the first token. cache: KV of the prompt and of the answer but its last token.
+    computed. ttft_s: from the call to the first token. cache: KV of the prompt and of the answer but its last token;
+    None with paged storage, because its blocks have been given back.
     """
 
     tokens: list[int]
     first_logits: torch.Tensor
     logits_digest: str
-    cache: DynamicCache = field(repr=False)
+    cache: DynamicCache | None = field(repr=False)
     prompt_tokens: int
     ttft_s: float
     total_s: float
@@ -68,8 +91,29 @@ class Generation:
         return self.prompt_tokens - sum(self.hit_tokens.values())
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """What the computation starts from. pins: of blocks that the cache reads in place."""
+
+    cache: DynamicCache | PagedCache
+    hit_tokens: dict[Source, int] = field(default_factory=dict)
+    pins: Pins | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(self.hit_tokens.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    tokens: list[int]
+    first_logits: torch.Tensor
+    logits_digest: str
+    first_at: float
+
+
 class CachedGenerator:
-    """``client`` may be None: the same engine without a cache. One request at a time."""
+    """``client`` may be None: the same engine without a cache. One request at a time, also of one model."""
 
     def __init__(self, model: Any, client: CacheClient | None, options: GeneratorOptions | None = None) -> None:
         self._model = model
@@ -94,63 +138,110 @@ class CachedGenerator:
     ) -> Generation:
         """Greedy decoding. ValueError for an empty prompt or one longer than the model's context."""
         self._check(prompt, max_new_tokens)
+        extras = self._with_shapes(extras)
         started = time.perf_counter()
-        cache, hit_tokens = self._reuse(prompt, tenant, extras)
-        logits = self._prefill(prompt, cache, start=sum(hit_tokens.values()))
-        first_logits = logits
-        digest = xxhash.xxh3_128(_bytes_of(logits))
-        tokens = [int(logits.argmax())]
-        ttft_s = time.perf_counter() - started
-        while len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
-            logits = self._forward(tokens[-1:], cache)
-            digest.update(_bytes_of(logits))
-            tokens.append(int(logits.argmax()))
+        capacity = len(prompt) + max_new_tokens
+        with paged_attention_of(self._model) if self._paged else nullcontext():
+            start = self._reuse(prompt, tenant, extras, capacity)
+            try:
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
+            except PinsEnded:  # any doubt is a miss
+                start = _Start(self._empty_cache(capacity))
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
         total_s = time.perf_counter() - started
-        saved = self._save(prompt, cache, tenant, extras)
+        saved = self._save(prompt, start.cache, tenant, extras)
         return Generation(
-            tokens=tokens,
-            first_logits=first_logits,
-            logits_digest=digest.hexdigest(),
-            cache=cache,
+            tokens=answer.tokens,
+            first_logits=answer.first_logits,
+            logits_digest=answer.logits_digest,
+            cache=None if isinstance(start.cache, PagedCache) else start.cache,
             prompt_tokens=len(prompt),
-            ttft_s=ttft_s,
+            ttft_s=answer.first_at - started,
             total_s=total_s,
-            hit_tokens=hit_tokens,
+            hit_tokens=start.hit_tokens,
             saved=saved,
         )
 
-    def _reuse(
-        self, prompt: Sequence[int], tenant: TenantId, extras: Extras | None
-    ) -> tuple[DynamicCache, dict[Source, int]]:
-        """A cache filled with what could be found, and how many tokens came from where."""
+    def _answer(
+        self, prompt: Sequence[int], start: _Start, max_new_tokens: int, stop_tokens: frozenset[int]
+    ) -> _Answer:
+        """Errors: PinsEnded when blocks may have been overwritten while they were read in place."""
+        try:
+            logits = self._prefill(prompt, start)
+            first_logits = logits
+            digest = xxhash.xxh3_128(_bytes_of(logits))
+            tokens = [int(logits.argmax())]
+            first_at = time.perf_counter()
+            while len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
+                logits = self._forward(tokens[-1:], start)
+                digest.update(_bytes_of(logits))
+                tokens.append(int(logits.argmax()))
+            if start.pins is not None:
+                start.pins.give_back(used_tokens=start.n_tokens)
+        finally:
+            if start.pins is not None:
+                start.pins.abandon()
+        return _Answer(tokens, first_logits, digest.hexdigest(), first_at)
+
+    @property
+    def _paged(self) -> bool:
+        return self._client is not None and self._options.storage == "paged"
+
+    def _empty_cache(self, capacity: int) -> DynamicCache | PagedCache:
+        return self._paged_cache(capacity) if self._paged else DynamicCache()
+
+    def _paged_cache(self, capacity: int, prefix: tuple[BlockPool, Sequence[BlockId]] | None = None) -> PagedCache:
+        assert self._client is not None
+        device = self._model.device
+        return PagedCache(self._client.layout, capacity_tokens=capacity, device=device, prefix=prefix)
+
+    def _reuse(self, prompt: Sequence[int], tenant: TenantId, extras: Extras | None, capacity: int) -> _Start:
+        """A cache with what could be found, and how many tokens came from where."""
         client = self._client
         if client is None:
-            return DynamicCache(), {}
+            return _Start(DynamicCache())
         match = client.match(prompt, tenant=tenant, extras=extras)
-        loaded = client.load(match, deadline_s=self._options.load_deadline_s) if match.n_blocks else Loaded()
-        n_tokens = self._usable_tokens(loaded, len(prompt))
-        cache = DynamicCache()
-        if n_tokens:
-            pool = client.pool
-            assert pool is not None  # blocks were loaded into it a moment ago, on this thread
-            n_blocks = -(-n_tokens // client.layout.block_tokens)
-            cache = cache_from_blocks(pool, loaded.block_ids[:n_blocks], n_tokens=n_tokens)
-        if match.lease is not None and not client.release(match, used_tokens=n_tokens):
-            return DynamicCache(), {}  # the pins ended while we copied: any doubt is a miss
-        return cache, self._by_source(loaded, n_tokens)
+        pins = Pins(client, match, hold_s=self._options.pin_s)
+        try:
+            loaded = client.load(match, deadline_s=self._options.load_deadline_s) if match.n_blocks else Loaded()
+            pool = client.pool  # asked for once: what follows reads the memory that the blocks were loaded into
+            n_tokens = self._usable_tokens(pool, loaded, len(prompt))
+            hit_tokens = self._by_source(loaded, n_tokens)
+            cache = self._empty_cache(capacity)
+            if n_tokens and pool is not None:
+                block_ids = loaded.block_ids[: -(-n_tokens // client.layout.block_tokens)]
+                if self._paged:
+                    return _Start(self._paged_cache(capacity, (pool, block_ids)), hit_tokens, pins)
+                cache = cache_from_blocks(pool, block_ids, n_tokens=n_tokens)
+            pins.give_back(used_tokens=n_tokens)
+        except PinsEnded:  # while we copied: any doubt is a miss
+            return _Start(self._empty_cache(capacity))
+        except BaseException:
+            pins.abandon()
+            raise
+        return _Start(cache, hit_tokens)
 
-    def _usable_tokens(self, loaded: Loaded, n_prompt: int) -> int:
+    def _usable_tokens(self, pool: BlockPool | None, loaded: Loaded, n_prompt: int) -> int:
         """Tokens to take from the cache: verified, on a boundary, and short of the last, which is computed."""
-        client, options = self._client, self._options
-        if client is None or client.pool is None or not loaded.block_ids:
+        if pool is None or not loaded.block_ids:
             return 0
         n_blocks = len(loaded.block_ids)
-        if options.verify:
-            n_blocks = verified_blocks(client.pool, loaded.block_ids, loaded.checksums)
-        n_tokens = min(n_blocks * client.layout.block_tokens, n_prompt - 1)
+        if self._options.verify:
+            n_blocks = verified_blocks(pool, loaded.block_ids, loaded.checksums)
+        n_tokens = min(n_blocks * pool.layout.block_tokens, n_prompt - 1)
         return n_tokens - n_tokens % self._grain()
 
+    def _with_shapes(self, extras: Extras | None) -> Extras | None:
+        """Chunks of another size are other bits: where bits count, they are part of what a block is."""
+        if self._options.reuse is not Reuse.EXACT:
+            return extras
+        plain = extras or Extras()
+        return msgspec.structs.replace(plain, salt=f"{plain.salt}\0chunks of {self._options.chunk_tokens}")
+
     def _grain(self) -> int:
+        """Reused tokens are a multiple of this: the part of a block that is computed needs a block of its own."""
+        if self._client is not None and self._paged:
+            return self._client.layout.block_tokens
         return self._options.chunk_tokens if self._options.reuse is Reuse.EXACT else 1
 
     def _by_source(self, loaded: Loaded, n_tokens: int) -> dict[Source, int]:
@@ -161,34 +252,46 @@ class CachedGenerator:
             counts[source] = counts.get(source, 0) + min(block_tokens, n_tokens - start)
         return counts
 
-    def _prefill(self, prompt: Sequence[int], cache: DynamicCache, *, start: int) -> torch.Tensor:
-        """Compute tokens [start, end) chunk by chunk; returns the last token's logits."""
+    def _prefill(self, prompt: Sequence[int], start: _Start) -> torch.Tensor:
+        """Compute the tokens after those reused, chunk by chunk; returns the last token's logits."""
         step = self._options.chunk_tokens
+        first = start.n_tokens
         logits = None
-        while start < len(prompt):
-            end = min(len(prompt), start - start % step + step)
-            logits = self._forward(prompt[start:end], cache)
-            start = end
+        while first < len(prompt):
+            end = min(len(prompt), first - first % step + step)
+            logits = self._forward(prompt[first:end], start)
+            first = end
         assert logits is not None  # at least the last token is always computed
         return logits
 
-    def _forward(self, tokens: Sequence[int], cache: DynamicCache) -> torch.Tensor:
+    def _forward(self, tokens: Sequence[int], start: _Start) -> torch.Tensor:
+        if start.pins is not None and start.pins.due and isinstance(start.cache, PagedCache):
+            start.cache.own_prefix()
+            start.pins.give_back(used_tokens=start.n_tokens)
         ids = torch.tensor([tokens], device=self._model.device)
-        output = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: cache})
+        output = self._model(input_ids=ids, use_cache=True, logits_to_keep=1, **{self._cache_argument: start.cache})
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
-    def _save(self, prompt: Sequence[int], cache: DynamicCache, tenant: TenantId, extras: Extras | None) -> Saved:
+    def _save(
+        self, prompt: Sequence[int], cache: DynamicCache | PagedCache, tenant: TenantId, extras: Extras | None
+    ) -> Saved:
         """Store the prompt's KV; generated tokens' KV was computed in other shapes and stays out."""
         client = self._client
         if client is None:
             return Saved()
         n_tokens = len(prompt) - len(prompt) % max(self._grain(), client.layout.block_tokens)
 
-        def fill(pool: Any, block_ids: Sequence[BlockId], first_index: int) -> None:
-            blocks_from_cache(cache, pool, block_ids, first_index)
+        def fill(pool: BlockPool, block_ids: Sequence[BlockId], first_index: int) -> None:
+            if isinstance(cache, PagedCache):
+                cache.fill(pool, block_ids, first_index)
+            else:
+                blocks_from_cache(cache, pool, block_ids, first_index)
 
-        return client.save(prompt[:n_tokens], tenant=tenant, fill=fill, extras=extras)
+        try:
+            return client.save(prompt[:n_tokens], tenant=tenant, fill=fill, extras=extras)
+        except BlockNotResident:
+            return Saved(reason="the prefix left meanwhile")
 
     def _check(self, prompt: Sequence[int], max_new_tokens: int) -> None:
         limit = self._model.config.get_text_config().max_position_embeddings

@@ -28,6 +28,13 @@ def model_scope(model: Any, *, name: str = "", block_tokens: int = 16, weights_v
             "use a model with full attention in every layer",
             field="model",
         )
+    window = getattr(config, "sliding_window", None)
+    if window is not None and window < config.max_position_embeddings:
+        raise ConfigError(
+            f"model: attention over a sliding window of {window} tokens keeps only part of the KV; use a model with "
+            "full attention in every layer",
+            field="model",
+        )
     n_heads = config.num_attention_heads
     layout = KvLayout(
         n_layers=config.num_hidden_layers,

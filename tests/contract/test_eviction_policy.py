@@ -1,0 +1,301 @@
+"""One suite over every eviction policy: it knows exactly the blocks it was told of, and looking changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.naive_policies import NAIVE, NaivePolicy
+from tiered.blocks.record import NO_PARENT
+from tiered.eviction import search
+from tiered.eviction.policy import EvictionPolicy, PolicyFactory
+from tiered.eviction.registry import POLICIES, policy_factory
+from tiered.types import BlockHash, BlockId
+
+N_IDS, N_KEYS = 10, 25
+VERBS = ["insert", "insert", "insert", "hit", "hit", "touch", "remove", "evict", "evict", "look"]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(VERBS), st.integers(0, N_IDS - 1), st.integers(0, (1 << N_IDS) - 1)), max_size=80
+)
+"""Verb, block, and what else the verb asks for: a key and a parent, what is refused, how far to look."""
+
+Steps = list[tuple[str, int, int]]
+every_policy = pytest.mark.parametrize("name", list(POLICIES))
+
+
+def key_of(name: int) -> BlockHash:
+    return BlockHash(hashlib.sha256(str(name).encode()).digest())
+
+
+def insert(policy: EvictionPolicy, name: int, *, key: int | None = None, parent: int = NO_PARENT) -> None:
+    policy.on_insert(
+        BlockId(name), key=key_of(name if key is None else key), parent=BlockId(parent), recompute_cost=16.0
+    )
+
+
+class Driver:
+    """Applies the steps that make sense to a policy and to its model; both must evict the same."""
+
+    def __init__(self, name: str, n_blocks: int = N_IDS, *, looks: bool = True) -> None:
+        self.policy = POLICIES[name](n_blocks)
+        self.model: NaivePolicy = NAIVE[name](n_blocks)
+        self.n_blocks = n_blocks
+        self.looks = looks
+        self.seen: list[BlockId] = []
+        """Since the last change: proposals of the newest look, if it was broken off."""
+
+    @property
+    def known(self) -> dict[BlockId, BlockHash]:
+        return self.model.keys
+
+    def run(self, steps: Steps) -> Driver:
+        for verb, number, more in steps:
+            block_id = BlockId(number % self.n_blocks)
+            if verb == "evict":
+                self.evict({b for b in self.known if more >> b & 1})
+            elif verb == "look":
+                if self.looks:
+                    self.look(number)
+            elif verb == "insert":
+                self.insert(block_id, more)
+            elif block_id in self.known:
+                self.report(verb, block_id)
+        return self
+
+    def insert(self, block_id: BlockId, more: int) -> None:
+        key = key_of(more % N_KEYS)
+        if block_id in self.known or key in self.known.values():
+            return
+        parents = [NO_PARENT, *self.known]
+        parent, cost = parents[more % len(parents)], 1.0 + more % 3
+        self.policy.on_insert(block_id, key=key, parent=parent, recompute_cost=cost)
+        self.model.insert(block_id, key, parent, cost)
+        self.seen = []
+
+    def report(self, verb: str, block_id: BlockId) -> None:
+        if verb == "remove" and self.seen and self.seen[-1] == block_id:
+            list(self.policy.victims())  # a look to the end stops nowhere, so this is no eviction
+        getattr(self.policy, f"on_{verb}")(block_id)
+        getattr(self.model, verb)(block_id)
+        self.seen = []
+
+    def evict(self, refused: set[BlockId]) -> None:
+        victim = next((b for b in self.policy.victims() if b not in refused), None)
+        assert victim == self.model.evict(refused)
+        if victim is not None:
+            self.policy.on_remove(victim)
+        self.seen = []
+
+    def look(self, n_proposals: int) -> None:
+        self.seen = list(itertools.islice(self.policy.victims(), n_proposals))
+
+
+@every_policy
+@given(steps=STEPS, n_blocks=st.sampled_from([1, 3, N_IDS, N_IDS]), retries=st.sampled_from([0.5, 1, 8]))
+def test_a_policy_proposes_in_the_order_of_its_naive_model(
+    name: str, steps: Steps, n_blocks: int, retries: float
+) -> None:
+    """Also where refusals are set aside sooner than they are in earnest, so that few blocks suffice for it."""
+    with patch.object(search, "RETRIES_PER_EVICTION", retries):
+        driver = Driver(name, n_blocks).run(steps)
+        assert list(driver.policy.victims()) == driver.model.order()
+
+
+@every_policy
+@given(steps=STEPS)
+def test_a_policy_proposes_every_block_it_knows_once_and_no_other(name: str, steps: Steps) -> None:
+    driver = Driver(name).run(steps)
+    assert sorted(driver.policy.victims()) == sorted(driver.known)
+    assert len(driver.policy) == len(driver.known)
+
+
+@every_policy
+@given(steps=STEPS)
+def test_looking_for_a_victim_changes_nothing(name: str, steps: Steps) -> None:
+    looking, blind = Driver(name).run(steps), Driver(name, looks=False).run(steps)
+    assert list(looking.policy.victims()) == list(looking.policy.victims()) == list(blind.policy.victims())
+
+
+@every_policy
+@given(steps=STEPS)
+def test_the_same_events_lead_to_the_same_order(name: str, steps: Steps) -> None:
+    one, other = Driver(name).run(steps), Driver(name).run(steps)
+    assert list(one.policy.victims()) == list(other.policy.victims())
+
+
+@every_policy
+@given(steps=STEPS)
+def test_victims_can_leave_until_none_is_left(name: str, steps: Steps) -> None:
+    policy = Driver(name).run(steps).policy
+    for left in range(len(policy), 0, -1):
+        assert len(policy) == left
+        policy.on_remove(next(policy.victims()))
+    assert list(policy.victims()) == []
+
+
+@every_policy
+@given(steps=STEPS, order=st.permutations(range(N_IDS)))
+def test_blocks_may_leave_in_any_order_and_come_back(name: str, steps: Steps, order: list[int]) -> None:
+    """A cleared tenant, or an eviction that the policy would not have proposed."""
+    driver = Driver(name).run(steps)
+    for number in order:
+        driver.run([("remove", number, 0)])
+        assert list(driver.policy.victims()) == driver.model.order()
+    assert len(driver.policy) == 0
+    driver.run([("insert", number, number + 7) for number in order])
+    assert list(driver.policy.victims()) == driver.model.order()
+
+
+@every_policy
+@given(steps=STEPS, number=st.integers(0, N_IDS - 1))
+def test_a_block_that_comes_back_is_proposed_once(name: str, steps: Steps, number: int) -> None:
+    driver = Driver(name).run(steps)
+    for key in (100, 101, 100):
+        driver.run([("remove", number, 0)])
+        insert(driver.policy, number, key=key)
+        driver.model.insert(BlockId(number), key_of(key), NO_PARENT, 16.0)
+    assert list(driver.policy.victims()).count(BlockId(number)) == 1
+
+
+@every_policy
+def test_two_policies_share_nothing(name: str) -> None:
+    one, other = POLICIES[name](4), POLICIES[name](4)
+    insert(one, 1)
+    assert len(other) == 0
+
+
+# What it costs.
+
+
+@every_policy
+def test_what_a_policy_remembers_is_bounded_by_the_pool(name: str) -> None:
+    """Blocks come and go by the thousand: as victims, and without having been proposed."""
+    n_blocks = 24
+    policy, sizes = POLICIES[name](n_blocks), []
+    for key in range(24_000):
+        block_id = key % n_blocks
+        if key >= n_blocks:
+            if key % 3:
+                block_id = next(policy.victims())
+            policy.on_remove(BlockId(block_id))
+        insert(policy, block_id, key=key)
+        for _ in range(key % 5):
+            policy.on_hit(BlockId(block_id))
+        if key in (2_999, 23_999):
+            sizes.append(len(pickle.dumps(policy)))
+        assert getattr(policy, "n_ghosts", 0) <= 2 * n_blocks - len(policy)
+    assert sizes[1] <= 1.2 * sizes[0]
+
+
+@contextmanager
+def counted_lines() -> Iterator[list[int]]:
+    """How many lines of policies run meanwhile."""
+    count = [0]
+
+    def trace(frame: Any, event: str, arg: Any) -> Any:
+        if "/eviction/" not in frame.f_code.co_filename:
+            return None
+        count[0] += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(before)
+
+
+def work(policy: EvictionPolicy, keys: range) -> None:
+    """Hits, evictions and inserts on a policy that holds ids from 0 on; the first 40 are in use."""
+    for key in keys:
+        policy.on_hit(BlockId(key % 40))
+        policy.on_touch(BlockId(key % 24))
+        victim = next(b for b in policy.victims() if b >= 40)
+        policy.on_remove(victim)
+        insert(policy, victim, key=key)
+
+
+def lines_of_work(name: str, n_blocks: int) -> int:
+    """Lines for 400 steps; what the filling of the policy left to the next search is done before."""
+    policy = POLICIES[name](n_blocks)
+    for number in reversed(range(n_blocks)):  # deepest first, as the caller tells of them
+        insert(policy, number, parent=number - 1 if number % 8 else NO_PARENT)
+    for number in range(0, n_blocks, 3):
+        policy.on_hit(BlockId(number))
+    work(policy, range(n_blocks, n_blocks + 100))
+    with counted_lines() as count:
+        work(policy, range(n_blocks + 100, n_blocks + 500))
+    return count[0]
+
+
+@every_policy
+def test_the_cost_of_a_step_does_not_grow_with_the_number_of_blocks(name: str) -> None:
+    assert lines_of_work(name, 12_800) <= 1.3 * lines_of_work(name, 800)
+
+
+def proposals_for(policy: EvictionPolicy, n_evictions: int, may_leave: Callable[[BlockId], bool]) -> int:
+    """How many proposals it takes to find that many victims, each followed by a new block."""
+    n_proposals = 0
+    for step in range(n_evictions):
+        for block_id in policy.victims():
+            n_proposals += 1
+            if may_leave(block_id):
+                break
+        else:
+            raise AssertionError("a block that may leave was not proposed")
+        policy.on_remove(block_id)
+        insert(policy, block_id, key=1_000_000 + step)
+    return n_proposals
+
+
+@every_policy
+def test_a_long_prompt_that_is_being_saved_is_not_in_the_way_of_every_search(name: str) -> None:
+    """Its blocks are the newest, of no known use yet, and pinned, while blocks of proven use may leave."""
+    policy, half = POLICIES[name](4_000), 2_000
+    for number in range(half):
+        insert(policy, number)
+        for _ in range(3):
+            policy.on_hit(BlockId(number))
+    for number in reversed(range(half, 2 * half)):
+        insert(policy, number, parent=number - 1 if number > half else NO_PARENT)
+    n_evictions = 500
+    n_proposals = proposals_for(policy, n_evictions, lambda block_id: block_id < half)
+    assert n_proposals <= half + n_evictions * (search.RETRIES_PER_EVICTION + 2)
+
+
+@pytest.mark.parametrize("name", [name for name in POLICIES if name not in ("lru", "cost")])
+def test_what_stays_refused_is_not_proposed_first_every_time(name: str) -> None:
+    """By recency alone what is in use comes last, and of a prefix the cost policy proposes only the end."""
+    policy, half = POLICIES[name](4_000), 2_000
+    for number in range(2 * half):
+        insert(policy, number)
+    n_evictions = 500
+    n_proposals = proposals_for(policy, n_evictions, lambda block_id: block_id >= half)
+    assert half <= n_proposals <= half + n_evictions * (search.RETRIES_PER_EVICTION + 2)
+
+
+def test_every_policy_has_a_model_and_every_model_a_policy() -> None:
+    assert set(NAIVE) == set(POLICIES)
+
+
+@every_policy
+def test_a_policy_is_made_for_a_pool_of_one_block(name: str) -> None:
+    factory: PolicyFactory = policy_factory(name)
+    policy = factory(1)
+    for key in range(5):
+        insert(policy, 0, key=key)
+        policy.on_hit(BlockId(0))
+        assert list(policy.victims()) == [0]
+        policy.on_remove(BlockId(0))
+    assert len(policy) == 0

@@ -1,0 +1,226 @@
+"""A connection's deadlines hold in total, whatever the other side does, and an error leaves nothing half-used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import ProtocolError, TieredError, TierTimeout, TierUnavailable
+from tiered.wire.connection import Connection, connect_tcp, connect_unix
+from tiered.wire.framing import PEER_REPLIES, PREFIX, encode
+from tiered.wire.messages import FRAME_BYTES_MAX, WIRE_VERSION, Failure, PeerReply, Welcome
+
+DEADLINE_S = 0.15
+SLACK_S = 2.0
+"""A trickling peer would hold us for far longer: its step is shorter than the deadline, and it has many."""
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Connection[PeerReply], socket.socket]]:
+    here, there = socket.socketpair()
+    connection: Connection[PeerReply] = Connection(here, PEER_REPLIES, name="other")
+    yield connection, there
+    connection.close()
+    there.close()
+
+
+@contextmanager
+def trickling(act: Callable[[], object], step_s: float) -> Iterator[None]:
+    """Do something again and again until the test is over, or it can be done no more."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(step_s):
+            try:
+                act()
+            except OSError:
+                return
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(10)
+
+
+def assert_ends_in_time(call: Callable[[], object], connection: Connection[PeerReply]) -> None:
+    began = time.monotonic()
+    with pytest.raises(TierTimeout, match="other"):
+        call()
+    assert time.monotonic() - began < SLACK_S
+    assert connection.closed
+    with pytest.raises(TierUnavailable):
+        connection.receive(timeout_s=DEADLINE_S)
+
+
+def test_a_reply_comes_back(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    there.sendall(encode(Failure("k", "m")))
+    assert connection.call(Welcome(), timeout_s=5) == Failure("k", "m")
+    assert there.recv(100) == encode(Welcome())
+
+
+def test_a_reply_that_never_comes_is_a_timeout(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, _ = pair
+    assert_ends_in_time(lambda: connection.receive(timeout_s=DEADLINE_S), connection)
+
+
+def test_a_reply_that_trickles_in_meets_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    there.sendall(PREFIX.pack(1000, WIRE_VERSION))
+    with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
+        assert_ends_in_time(lambda: connection.receive(timeout_s=DEADLINE_S), connection)
+
+
+def test_raw_bytes_that_trickle_in_meet_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    view = memoryview(bytearray(1000))
+    with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
+        assert_ends_in_time(lambda: connection.receive_into(view, timeout_s=DEADLINE_S), connection)
+
+
+def test_a_reply_with_a_descriptor_that_trickles_in_meets_the_deadline(
+    pair: tuple[Connection[PeerReply], socket.socket],
+) -> None:
+    connection, there = pair
+    there.sendall(PREFIX.pack(1000, WIRE_VERSION))
+    with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
+        assert_ends_in_time(lambda: connection.receive_with_descriptor(timeout_s=DEADLINE_S), connection)
+
+
+def test_a_peer_that_reads_nothing_meets_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, _ = pair
+    large = Failure("k", "x" * (8 << 20))
+    assert_ends_in_time(lambda: connection.send(large, timeout_s=DEADLINE_S), connection)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_raw_bytes_to_a_peer_that_reads_little_meet_the_deadline(
+    pair: tuple[Connection[PeerReply], socket.socket], reads: bool
+) -> None:
+    connection, there = pair
+    there.setblocking(False)
+
+    def read_a_little() -> None:
+        if reads:
+            there.recv(1 << 20)
+
+    parts = [b"header", memoryview(bytes(256 << 20))]
+    with trickling(read_a_little, 1e-4):
+        assert_ends_in_time(lambda: connection.send_raw(parts, timeout_s=DEADLINE_S), connection)
+
+
+def test_raw_parts_arrive_in_order_and_whole(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    large = os.urandom(3 << 20)
+    words = memoryview(b"\1\0\0\0" * 9).cast("I")
+    reader: Connection[PeerReply] = Connection(there, PEER_REPLIES, name="reader")
+    got = memoryview(bytearray(2 + len(large) + words.nbytes))
+    thread = threading.Thread(target=lambda: reader.receive_into(got, timeout_s=10))
+    thread.start()
+    connection.send_raw([b"", b"ab", memoryview(large), words], timeout_s=10)
+    thread.join(10)
+    assert bytes(got) == b"ab" + large + bytes(words.cast("B"))
+
+
+def test_a_peer_that_goes_in_the_middle_of_a_message_is_unavailable(
+    pair: tuple[Connection[PeerReply], socket.socket],
+) -> None:
+    connection, there = pair
+    there.sendall(encode(Welcome())[:-1])
+    there.close()
+    with pytest.raises(TierUnavailable, match="other: closed"):
+        connection.receive(timeout_s=5)
+    assert connection.closed
+
+
+@pytest.mark.parametrize(
+    "data",
+    [PREFIX.pack(2, WIRE_VERSION + 1), PREFIX.pack(0, WIRE_VERSION), PREFIX.pack(FRAME_BYTES_MAX + 1, WIRE_VERSION)],
+)
+@pytest.mark.parametrize("with_descriptor", [False, True])
+def test_a_foreign_frame_closes_the_connection(
+    pair: tuple[Connection[PeerReply], socket.socket], data: bytes, with_descriptor: bool
+) -> None:
+    connection, there = pair
+    there.sendall(data)
+    receive = connection.receive_with_descriptor if with_descriptor else connection.receive
+    with pytest.raises(ProtocolError, match="other"):
+        receive(timeout_s=5)
+    assert connection.closed
+
+
+def test_a_stranger_is_allowed_little(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    there.sendall(PREFIX.pack(2000, WIRE_VERSION))
+    with pytest.raises(ProtocolError, match="at most 100"):
+        connection.receive(timeout_s=5, bytes_max=100)
+
+
+def test_a_descriptor_comes_with_its_message_and_the_next_message_stays(
+    pair: tuple[Connection[PeerReply], socket.socket],
+) -> None:
+    connection, there = pair
+    reader, writer = os.pipe()
+    socket.send_fds(there, [encode(Welcome()) + encode(Failure("k", "m"))], [writer])
+    message, descriptor = connection.receive_with_descriptor(timeout_s=5)
+    assert message == Welcome()
+    assert descriptor is not None
+    os.write(descriptor, b"through")
+    assert os.read(reader, 100) == b"through"
+    assert connection.receive(timeout_s=5) == Failure("k", "m")
+    for fd in (reader, writer, descriptor):
+        os.close(fd)
+
+
+def test_a_message_without_a_descriptor_is_just_a_message(
+    pair: tuple[Connection[PeerReply], socket.socket],
+) -> None:
+    connection, there = pair
+    there.sendall(encode(Welcome()))
+    assert connection.receive_with_descriptor(timeout_s=5) == (Welcome(), None)
+
+
+def test_a_message_in_pieces_keeps_its_descriptor(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    data = encode(Failure("k", "m"))
+    with open(os.devnull) as file:
+        socket.send_fds(there, [data[:3]], [file.fileno()])
+        there.sendall(data[3:])
+        message, descriptor = connection.receive_with_descriptor(timeout_s=5)
+    assert message == Failure("k", "m")
+    assert descriptor is not None
+    os.close(descriptor)
+
+
+def test_a_descriptor_of_a_broken_message_is_closed(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = pair
+    with open(os.devnull) as file:
+        before = set(os.listdir("/proc/self/fd"))
+        socket.send_fds(there, [PREFIX.pack(3, WIRE_VERSION) + b"??"], [file.fileno()])
+        with pytest.raises(ProtocolError):
+            connection.receive_with_descriptor(timeout_s=5)
+        assert len(os.listdir("/proc/self/fd")) == len(before) - 1  # the connection's own, which is closed
+
+
+def test_nothing_listens_where_we_connect(tmp_path: Path) -> None:
+    with pytest.raises(TierUnavailable, match="nowhere"):
+        connect_unix(str(tmp_path / "nowhere"), timeout_s=1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(TierUnavailable, match=f"127.0.0.1:{port}"):
+        connect_tcp("127.0.0.1", port, timeout_s=1)
+
+
+def test_a_socket_path_too_long_is_an_error_of_ours() -> None:
+    with pytest.raises(TieredError):
+        connect_unix("/" + "x" * 200, timeout_s=1)

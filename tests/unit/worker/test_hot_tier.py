@@ -1,0 +1,63 @@
+"""The hot tier before and while its pool is made; what it does afterwards is shown by real workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+import worker.hot_tier
+from tests.support.content import LAYOUT, SCOPE, TENANT
+from tests.support.redis_server import settings_for
+from tiered.clock import SystemClock
+from tiered.cluster.embedded import EmbeddedServer
+from tiered.config import PoolSettings
+from tiered.errors import ConfigError, OwnershipError
+from tiered.tiers.peer import PeerTier
+from tiered.tiers.redis.tier import RedisTier
+from tiered.types import NodeStats
+from worker.hot_tier import HotTier
+
+
+@pytest.fixture
+def hot(redis_server: EmbeddedServer) -> Iterator[HotTier]:
+    with ExitStack() as stack:
+        redis, peers = RedisTier(settings_for(redis_server)), PeerTier("w1", "", timeout_s=1.0)
+        stack.callback(redis.close)
+        stack.callback(peers.close)
+        yield HotTier(PoolSettings(bytes=4 * LAYOUT.block_bytes), redis, peers, SystemClock())
+
+
+def test_before_the_first_engine_there_is_nothing_to_ask(hot: HotTier) -> None:
+    assert hot.lend([], scope_id=b"") is None
+    assert (hot.stats(), hot.pool, hot.blocks_by_state(), hot.resident_hashes()) == (NodeStats(), None, {}, [])
+    with pytest.raises(OwnershipError, match="no engine has attached yet"):
+        hot.open(connection=1, tenant=TENANT, scope_id=b"", hashes=[])
+    assert hot.detach(1) == 0
+
+
+def test_a_device_without_memory_is_a_sentence_about_the_setting(
+    hot: HotTier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(worker.hot_tier, "BlockPool", no_memory)
+    with pytest.raises(ConfigError, match=r"pool\.bytes: cpu does not give \d+ bytes: CUDA out of memory"):
+        asyncio.run(hot.attach(SCOPE, 1))
+    assert hot.stats().engines == 0
+
+
+def test_engines_that_attach_at_once_get_one_pool(hot: HotTier) -> None:
+    async def attach() -> None:
+        pools = await asyncio.gather(*(hot.attach(SCOPE, connection) for connection in (1, 2, 3)))
+        assert len({id(pool) for pool in pools}) == 1
+        assert hot.stats().engines == 3
+        assert hot.detach(2) == 0
+        assert hot.stats().engines == 2
+        await hot.close(timeout_s=5.0)
+        await hot.close(timeout_s=5.0)
+
+    asyncio.run(attach())

@@ -1,0 +1,1 @@
+"""Traces in, hit ratios out: the same core as a worker's, over a pool without bytes."""
