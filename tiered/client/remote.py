@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from tiered.client.port import Fill, Loaded, Match, Saved
@@ -26,7 +26,7 @@ from tiered.layout import KvLayout
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
 from tiered.pool.share import open_cuda_handle
-from tiered.types import LeaseId, TenantId
+from tiered.types import BlockId, LeaseId, TenantId
 from tiered.wire.connection import Connection, connect_unix
 from tiered.wire.framing import ENGINE_REPLIES
 from tiered.wire.messages import (
@@ -60,6 +60,7 @@ RETRY_MAX_S: Final = 5.0
 
 _log = get_logger("tiered.client")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,43 +125,44 @@ class RemoteClient:
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         request = MatchMessage(tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens))
         with self._lock:
-            reply = self._call(request, Matched, timeout_s=self._options.call_timeout_s)
-            if reply is None:
-                return Match(tenant=tenant, scope_id=root, hashes=hashes, asked_tokens=len(tokens))
-            return Match(
-                tenant=tenant,
-                scope_id=root,
-                hashes=hashes,
-                asked_tokens=len(tokens),
-                lease=LeaseId(reply.lease),
-                connection=self._attachment(),
-                block_ids=unpack_ids(reply.block_ids),
-                checksums=unpack_checksums(reply.checksums),
-                n_peer=reply.n_peer,
-                n_redis=reply.n_redis,
-            )
+            nothing = Match(tenant=tenant, scope_id=root, hashes=hashes, asked_tokens=len(tokens))
+
+            def read(reply: Matched) -> Match:
+                return replace(
+                    nothing,
+                    lease=LeaseId(reply.lease),
+                    connection=self._attachment(),
+                    block_ids=self._block_ids(reply.block_ids),
+                    checksums=unpack_checksums(reply.checksums),
+                    n_peer=reply.n_peer,
+                    n_redis=reply.n_redis,
+                )
+
+            return self._call(request, Matched, read, timeout_s=self._options.call_timeout_s) or nothing
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
         with self._lock:
             if match.lease is None or match.connection != self._attachment():
                 return Loaded()
             request = Load(lease=match.lease, deadline_s=deadline_s)
-            reply = self._call(request, LoadedMessage, timeout_s=deadline_s + self._options.grace_s)
-            if reply is None:
-                return Loaded()
-            return Loaded(
-                block_ids=unpack_ids(reply.block_ids),
-                sources=unpack_sources(reply.sources),
-                checksums=unpack_checksums(reply.checksums),
-            )
+
+            def read(reply: LoadedMessage) -> Loaded:
+                return Loaded(
+                    block_ids=self._block_ids(reply.block_ids),
+                    sources=unpack_sources(reply.sources),
+                    checksums=unpack_checksums(reply.checksums),
+                )
+
+            timeout_s = deadline_s + self._options.grace_s
+            return self._call(request, LoadedMessage, read, timeout_s=timeout_s) or Loaded()
 
     def release(self, match: Match, *, used_tokens: int) -> bool:
         with self._lock:
             if match.lease is None or match.connection != self._attachment():
                 return False
             request = Release(lease=match.lease, used_tokens=used_tokens)
-            reply = self._call(request, Released, timeout_s=self._options.call_timeout_s)
-            return reply is not None and reply.held
+            timeout_s = self._options.call_timeout_s
+            return self._call(request, Released, lambda reply: reply.held, timeout_s=timeout_s) or False
 
     def save(
         self,
@@ -177,18 +179,19 @@ class RemoteClient:
             return Saved()
         with self._lock:
             request = Open(tenant=tenant, scope_id=root, hashes=join_hashes(hashes))
-            opened = self._call(request, Opened, timeout_s=self._options.call_timeout_s)
+            timeout_s = self._options.call_timeout_s
+            lease = self._call(request, Opened, lambda reply: reply.lease, timeout_s=timeout_s)
             pool = self.pool
-            if opened is None or pool is None:
+            if lease is None or pool is None:
                 return Saved(reason="unavailable")
-            session = _Session(self, opened.lease)
+            session = _Session(self, lease)
             try:
                 return run_save(session, pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
             except TierUnavailable:
                 return Saved(reason="unavailable")
             finally:
-                ended = Release(lease=opened.lease, used_tokens=0)
-                self._call(ended, Released, timeout_s=self._options.call_timeout_s)
+                ended = Release(lease=lease, used_tokens=0)
+                self._call(ended, Released, lambda reply: reply.held, timeout_s=timeout_s)
 
     def close(self) -> None:
         self._closed.set()
@@ -200,22 +203,35 @@ class RemoteClient:
     def _attachment(self) -> int:
         return 0 if self._link is None else self._link.attachment
 
-    def _call(self, request: EngineRequest, expected: type[R], *, timeout_s: float) -> R | None:
-        """The reply, or None when there is no worker that answers. A refusal is logged and None too."""
+    def _call(
+        self, request: EngineRequest, expected: type[R], read: Callable[[R], T], *, timeout_s: float
+    ) -> T | None:
+        """What ``read`` makes of the reply, or None when there is no worker that answers.
+
+        A refusal is logged, and None. A reply that makes no sense (``read`` raises ValueError) loses the worker.
+        """
         if self._link is None:
             return None
+        asked = type(request).__name__
         try:
             reply = self._link.connection.call(request, timeout_s=timeout_s)
+            if isinstance(reply, expected):
+                return read(reply)
+            if not isinstance(reply, Failure):
+                raise ValueError(f"unexpected {type(reply).__name__}")
+            _log.warning("refused by the worker", request=asked, reason=reply.message)
         except TieredError as error:
             self._lose(error)
-            return None
-        if isinstance(reply, expected):
-            return reply
-        if isinstance(reply, Failure):
-            _log.warning("refused by the worker", request=type(request).__name__, reason=reply.message)
-            return None
-        self._lose(ProtocolError(f"{type(request).__name__} was answered by {type(reply).__name__}"))
+        except ValueError as error:
+            self._lose(ProtocolError(f"the reply to {asked} makes no sense: {error}"))
         return None
+
+    def _block_ids(self, packed: bytes) -> list[BlockId]:
+        """ValueError for an id that lies outside the pool: reading there would read something else."""
+        block_ids = unpack_ids(packed)
+        if self._link is not None and block_ids and max(block_ids) >= self._link.pool.n_blocks:
+            raise ValueError(f"block {max(block_ids)} of a pool of {self._link.pool.n_blocks}")
+        return block_ids
 
     def _lose(self, error: TieredError) -> None:
         _log.warning("worker lost; going on without a cache", socket=self._path, error=str(error))
@@ -305,13 +321,18 @@ class _Session:
     def allocate(self, *, n_blocks_max: int, wait_s: float) -> Grant:
         request = Allocate(lease=self._lease, n_blocks_max=n_blocks_max, wait_s=wait_s)
         timeout_s = wait_s + self._client._options.grace_s
-        reply = self._client._call(request, Allocated, timeout_s=timeout_s)
-        if reply is None:
+
+        def read(reply: Allocated) -> Grant:
+            block_ids = self._client._block_ids(reply.block_ids)
+            return Grant(reply.first_index, tuple(block_ids), Shortfall(reply.shortfall))
+
+        grant = self._client._call(request, Allocated, read, timeout_s=timeout_s)
+        if grant is None:
             raise TierUnavailable("the worker went away during a save")
-        return Grant(reply.first_index, tuple(unpack_ids(reply.block_ids)), Shortfall(reply.shortfall))
+        return grant
 
     def commit(self, checksums: Sequence[bytes | None]) -> None:
         request = Commit(lease=self._lease, checksums=pack_checksums(checksums))
         timeout_s = self._client._options.call_timeout_s
-        if self._client._call(request, Committed, timeout_s=timeout_s) is None:
+        if self._client._call(request, Committed, lambda reply: reply.n_blocks, timeout_s=timeout_s) is None:
             raise TierUnavailable("the worker went away during a save")
