@@ -1,9 +1,10 @@
-"""The synthetic multi-tenant mix of the paging benchmark, and a scheduler that holds it in paged or contiguous memory.
+"""The synthetic multi-tenant mix of the paging benchmark, and a scheduler that holds it in blocks or contiguously.
 
 Lengths are log-normal, since the shared conversations say nothing about many tenants at once: a chat tenant with
 prompts of median 300 tokens (sigma 1.0), a document tenant of median 2,500 (sigma 0.8), three chat requests to one
-document; answers of median 200 (sigma 0.7) for both. Requests come in bursts: the gaps between bursts are exponential
-with a mean of 20 steps, a burst has a geometric number of requests, 6.7 on average. Nothing is shared between prompts.
+document; answers of median 200 (sigma 0.7) for both. Requests come in bursts: the gaps between bursts are
+exponential with a mean of 20 steps, a burst has a geometric number of requests, 6.7 on average. Nothing is shared
+between prompts.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def hold(requests: list[Request], *, capacity_tokens: int, unit_tokens: int) -> 
     """One token a step for every sequence that is held; first come, first served.
 
     unit_tokens: memory is taken in units of this, as a sequence grows: a block, or MAX_TOKENS for contiguous memory,
-    of which every sequence takes one. When no unit is left, the youngest sequence gives its own back and starts again.
+    of which every sequence takes one. When no unit is left, the youngest sequence gives up its own and starts again.
     """
     units_left = capacity_tokens // unit_tokens
     coming, waiting = deque(requests), deque[Request]()

@@ -1,7 +1,28 @@
 """What does paging the KV gain in memory, and what does it cost in speed?
 
-Memory: how many sequences of a bursty two-tenant mix (_paging_mix.py: synthetic lengths, described there) fit at once,
-and how many bytes are wasted, in blocks of 8 to 128 tokens and in contiguous memory of the maximal length.
+Memory: how many sequences of a bursty two-tenant mix fit at once, and how many bytes are wasted, in blocks of 8 to
+128 tokens and in contiguous memory of the maximal length. Lengths and arrivals are synthetic: see _paging_mix.py.
+
+Speed: tokens/s of paged attention as a share of scaled_dot_product_attention over contiguous memory, in the fastest
+of the ways tried to call it. One layer of the demo model in bfloat16, on the CPU, as many threads as torch takes. Set
+OMP_NUM_THREADS=1 where other work shares the cores, or waiting for one another is all that is measured.
+
+What was tried for decode, in ms of CPU time of one thread, for blocks of 16 / of 128, on the 16 sequences of the mix
+(24,700 tokens, four layers, 75 MB; contiguous, one by one: 21 ms). The kernel is bound by arithmetic and hides its
+reads; a gather only reads, which is 7 to 11 ms here, and the kernel is 10 to 17 % slower on tokens-first than on
+heads-first memory. So 0.9 of contiguous speed is not reached while torch gathers the keys and values.
+  - sequences gathered whole, one by one                                            34 / 29
+  - kept: at most 1.5 MiB at once, similar lengths together, long ones in parts     30-32 / 25-28
+  - at most 0.5 MiB at once; 8 MiB                                                  35; 37 for blocks of 16
+  - heads-first gather by (token, head), rows of 128 bytes                          16 / 15 for the gather, was 10 / 7
+  - no gather, each block a batch entry of the kernel, merged by log-sum-exp: needs neighbouring block ids, and takes
+    2.4 / 1.2 times as long as contiguous memory even then
+  - matrix products in bfloat16 instead of the kernel                               27 / 22, with twice the error
+  - matrix products, with keys widened to float32 part by part                      31 / 27
+  - advanced indexing instead of index_select: 6 times slower; an output buffer kept for the gather: no difference
+For prefill the gather is nothing beside the arithmetic. What counted: keys and values copied heads first (5 to 10 %),
+and chunks after a prefix cut into pieces of 256 queries, which leave out the keys they cannot see. Not taken: prefix
+and chunk apart, merged by log-sum-exp, 10 % faster.
 """
 
 from __future__ import annotations
@@ -18,19 +39,22 @@ from tiered.attention import PagedBatch, paged_attention
 from tiered.layout import KvLayout
 
 N_LAYERS, N_HEADS, N_KV_HEADS, HEAD_DIM = 4, 9, 3, 64
-"""Of the demo model, but for its number of layers: one layer is like another, four keep the caches honest."""
+"""Of the demo model, but for its layers: one is like another, and four differ in what the caches hold."""
 GROUP = N_HEADS // N_KV_HEADS
 BLOCK_TOKENS = (8, 16, 32, 64, 128)
 CAPACITIES_MIB = (512, 1024, 2048)
 MODEL = KvLayout(n_layers=30, n_kv_heads=N_KV_HEADS, head_dim=HEAD_DIM, dtype="bfloat16")
-BATCH, CHUNK, RUNS = 16, 512, 31
+BATCH, CHUNK, RUNS = 16, 512, 11
 PREFILLS = ((CHUNK, 0), (CHUNK, 2_048))
 """Queries, and tokens that stand before them."""
 
 
+Way = Callable[["Contiguous", torch.Tensor], list[torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class Contiguous:
-    """Per sequence, heads first, as long as a sequence may become: (N_LAYERS, batch, n_kv_heads, tokens, head_dim)."""
+    """Room for every sequence's longest: (N_LAYERS, batch, n_kv_heads, tokens, head_dim)."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -59,7 +83,7 @@ def paged(kv: Contiguous, block_tokens: int, *, query_lens: list[int]) -> tuple[
 
 
 def decode_each(kv: Contiguous, queries: torch.Tensor) -> list[torch.Tensor]:
-    """Heads that share a key head stand as queries of one call: three times as fast as enable_gqa."""
+    """Heads that share a key head stand as queries of one call: six times as fast as enable_gqa."""
     folded = queries.view(len(queries), 1, N_KV_HEADS, GROUP, HEAD_DIM)
     return [
         sdpa(folded[row], kv.keys[layer, row : row + 1, :, :n], kv.values[layer, row : row + 1, :, :n])
@@ -87,9 +111,13 @@ def prefill(kv: Contiguous, queries: torch.Tensor) -> list[torch.Tensor]:
 
 
 def through_layers(queries: torch.Tensor, pool: torch.Tensor, batch: PagedBatch) -> list[torch.Tensor]:
-    """One step: the batch's plan is made anew, as an engine does."""
-    step = PagedBatch(batch.block_table, batch.seq_lens, batch.query_lens)
-    return [paged_attention(queries, pool, layer, step) for layer in range(N_LAYERS)]
+    """One layer after the other. The batch's plan, made once a step, is measured apart: the model has 30 layers."""
+    return [paged_attention(queries, pool, layer, batch) for layer in range(N_LAYERS)]
+
+
+def plan(batch: PagedBatch) -> None:
+    fresh = PagedBatch(batch.block_table, batch.seq_lens, batch.query_lens)
+    fresh.host_plan(block_tokens=16, token_bytes=MODEL.token_bytes // MODEL.n_layers)
 
 
 def medians_ms(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
@@ -103,7 +131,7 @@ def medians_ms(actions: dict[str, Callable[[], object]]) -> dict[str, float]:
     return {name: median(taken) for name, taken in times.items()}
 
 
-def compare(report: Report, label: str, kv: Contiguous, query_lens: list[int], baselines: dict[str, Callable]) -> None:
+def compare(report: Report, label: str, kv: Contiguous, query_lens: list[int], baselines: dict[str, Way]) -> None:
     """Tokens a second through one layer, of the fastest contiguous way and of each block size."""
     queries = torch.randn(sum(query_lens), N_HEADS, HEAD_DIM).bfloat16()
     actions: dict[str, Callable[[], object]] = {
@@ -145,10 +173,16 @@ def main() -> None:
     torch.manual_seed(0)
     report = Report("paging")
     memory(report)
-    lengths = [request.prompt_tokens for request in make_mix(BATCH, seed=2)]
+    lengths = [request.prompt_tokens for request in make_mix(8 * BATCH, seed=2)]
+    batches = {"of the mix": lengths[:BATCH], "up to 1,024 tokens": [n for n in lengths if n <= 1_024][:BATCH]}
     with torch.inference_mode():
         both = {"one by one": decode_each, "padded": decode_together}
-        compare(report, f"decode of {BATCH}", contiguous(lengths), [1] * BATCH, both)
+        for name, chosen in batches.items():
+            kv = contiguous(chosen)
+            compare(report, f"decode of {BATCH} {name}", kv, [1] * BATCH, both)
+            _, batch = paged(kv, 16, query_lens=[1] * BATCH)
+            plan_ms = medians_ms({"plan": lambda batch=batch: plan(batch)})["plan"]
+            report.add(f"decode of {BATCH} {name}, plan of a step, blocks of 16", plan_ms, "ms")
         for n_queries, n_before in PREFILLS:
             kv = contiguous([n_before + n_queries])
             label = f"prefill of {n_queries} after {n_before}"

@@ -1,7 +1,7 @@
 """Our replay of real traces equals an independent simulator's figures, to 0.05 points.
 
-The traces are not part of the repository: where they are not beside it, these tests skip. The figures are prefix-aware
-block hit ratios in percent, at 1, 5, 10, 25 and 50% of a trace's unique blocks.
+The traces are not part of the repository: where they are not beside it, these tests skip. The figures are
+prefix-aware block hit ratios in percent, at 1, 5, 10, 25 and 50% of a trace's unique blocks.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ the value, and the caller projects the result up.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
 from tiered.attention.batch import PagedBatch
-from tiered.attention.kernels import attend_decodes, attend_sequence
+from tiered.attention.kernels import attend_decodes, attend_parts, attend_sequence
 from tiered.attention.padded import attend_padded
-from tiered.attention.plan import DecodeGroup
+from tiered.attention.plan import DecodeGroup, LongDecode
 
 
 def paged_attention(
@@ -103,6 +104,10 @@ def _attend_on_host(
         picked = queries.index_select(0, group.query_rows)
         result = attend_decodes(picked, keys, values, mask=group.mask, scale=scale)
         out.index_copy_(0, group.query_rows, result[..., :latent_dim])
+    for decode in plan.long_decodes:
+        parts = _gather_parts(pool, layer, decode)
+        query = queries[decode.query_row : decode.query_row + 1]
+        out[decode.query_row] = attend_parts(query, parts, scale=scale)[0, :, :latent_dim]
     for chunk in plan.prefills:
         rows = slice(chunk.first_row, chunk.first_row + chunk.n_queries)
         keys, values = gather_planes(pool, layer, chunk.block_ids)
@@ -120,6 +125,15 @@ def gather_planes(pool: torch.Tensor, layer: int, block_ids: torch.Tensor) -> tu
     """
     planes = [pool[:, layer, plane].index_select(0, block_ids).flatten(0, 1) for plane in range(pool.shape[2])]
     return planes[0], planes[-1]
+
+
+def _gather_parts(pool: torch.Tensor, layer: int, decode: LongDecode) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each part when it is asked for, so that only one lies in the caches at a time."""
+    left = decode.n_tokens
+    for ids in decode.parts:
+        keys, values = gather_planes(pool, layer, ids)
+        yield keys[:left], values[:left]
+        left -= len(keys)
 
 
 def _gather_group(pool: torch.Tensor, layer: int, group: DecodeGroup) -> tuple[torch.Tensor, torch.Tensor]:

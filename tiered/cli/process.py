@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 def tie_to_us() -> Callable[[], None]:
@@ -32,7 +33,7 @@ def tie_to_us() -> Callable[[], None]:
     libc = ctypes.CDLL(None)
 
     def tie() -> None:
-        os.setsid()
+        _new_session()
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent_pid:  # the parent died before the signal was armed
             os._exit(1)
@@ -42,6 +43,23 @@ def tie_to_us() -> Callable[[], None]:
 
 def _new_session() -> None:
     os.setsid()
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C and SIGTERM take effect afterwards: what is raised in Python's hooks around a fork is swallowed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    previous = [(number, signal.signal(number, lambda signum, _: came.append(signum))) for number in _INTERRUPTS]
+    try:
+        yield
+    finally:
+        for number, handler in previous:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for signum in came:
+            signal.raise_signal(signum)
 
 
 def describe_exit(returncode: int) -> str:
@@ -72,8 +90,7 @@ def uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    previous = [(number, signal.signal(number, signal.SIG_IGN)) for number in _INTERRUPTS]
     try:
         yield
     finally:
@@ -100,7 +117,7 @@ class Child:
 
     def spawn(self) -> None:
         """Start it; files are appended to, so that the words of an earlier life are kept."""
-        with self.stdout_path.open("ab") as stdout, self.stderr_path.open("ab") as stderr:
+        with self.stdout_path.open("ab") as stdout, self.stderr_path.open("ab") as stderr, _interrupts_held():
             self._stdout_start, self._stderr_start = stdout.tell(), stderr.tell()
             self._process = subprocess.Popen(
                 self._argv,

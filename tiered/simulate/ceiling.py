@@ -1,8 +1,8 @@
 """MIN: what no policy can beat on a trace, because it knows the future.
 
 Belady (1966), with bypass: the resident block whose next use lies furthest ahead gives way, and a block is not
-admitted when its own next use lies further. Ties go against the deeper block. A parent's next use is never later than its
-child's, so the kept set is closed under ancestors by itself, and the plain count is the prefix-aware one.
+admitted when its own next use lies further. Ties go against the deeper block. A parent's next use is never later
+than its child's, so the kept set is closed under ancestors by itself, and the plain count is the prefix-aware one.
 """
 
 from __future__ import annotations

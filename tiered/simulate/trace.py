@@ -1,7 +1,7 @@
 """Request traces: prefix-chained block ids with times, read from the formats that are about.
 
 Every id names a whole prefix: equal ids mean equal prompts up to and including that block. Read here: JSON lines,
-plain or gzipped, with ``timestamp`` (ms), ``hash_ids`` or ``hash_runs`` (``[[first, count], ...]``), and where present
+plain or gzipped, with ``timestamp`` (ms), ``hash_ids`` or ``hash_runs`` (``[[first, count], ...]``), and if present
 ``output_length`` (tokens), ``block_size`` (tokens), ``session_id`` and any other field, such as one that names a
 tenant. Mooncake's own files have blocks of 512 tokens and do not say so.
 """

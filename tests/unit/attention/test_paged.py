@@ -105,6 +105,19 @@ def test_decodes_of_similar_length_are_grouped_and_a_long_one_stays_alone() -> N
     case = make_case(Shape([(40, 1), (41, 1), (400, 1), (42, 1)]))
     plan = case.batch.host_plan(block_tokens=4, token_bytes=128)
     assert [group.query_rows.tolist() for group in plan.decodes] == [[0, 1, 3], [2]]
+    assert plan.long_decodes == ()
+
+
+@pytest.mark.parametrize("latent_dim", [None, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_decode_too_long_to_be_gathered_at_once_is_merged_from_parts(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, latent_dim: int | None
+) -> None:
+    monkeypatch.setattr("tiered.attention.plan.GROUP_BYTES", 2_000)
+    case = make_case(Shape([(401, 1), (7, 1), (333, 1)], dtype=dtype, latent_dim=latent_dim))
+    assert_equal(on_host(case), case)
+    assert case.batch._plan is not None
+    assert [len(decode.parts) > 1 for decode in case.batch._plan[1].long_decodes] == [True, True]
 
 
 def test_the_plan_is_made_once_for_all_layers() -> None:

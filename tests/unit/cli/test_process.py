@@ -119,3 +119,25 @@ def _running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_ctrl_c_in_the_middle_of_a_fork_is_raised_and_the_child_is_known(
+    make: Callable[[str], Child],
+) -> None:
+    """Python swallows what is raised in its hooks around a fork, and this is where the signal would come out."""
+    child = make(WAIT)
+    child.kill()
+    armed = [True]
+
+    def interrupt() -> None:
+        if armed:
+            armed.clear()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    os.register_at_fork(after_in_parent=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        child.spawn()
+    assert child.alive
+    child.terminate()  # nothing of this is inherited
+    until(lambda: not child.alive)
+    assert child.ending == "killed by SIGTERM"

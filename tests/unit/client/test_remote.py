@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,8 +65,8 @@ def matched(*, block_ids: bytes = b"", checksums: bytes = b"") -> Matched:
 
 
 @pytest.fixture(params=["half an id", "half a checksum", "outside the pool", "another message"])
-def odd_reply(request: pytest.FixtureRequest) -> Iterator[Message]:
-    yield {
+def odd_reply(request: pytest.FixtureRequest) -> Message:
+    return {
         "half an id": matched(block_ids=b"\0\0\0"),
         "half a checksum": matched(checksums=b"\0" * 15),
         "outside the pool": matched(block_ids=N_BLOCKS.to_bytes(4, "little")),

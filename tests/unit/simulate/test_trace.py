@@ -49,7 +49,7 @@ def test_a_size_that_does_not_divide_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["not json", '{"hash_ids": [1]}', '{"timestamp": 0}', '{"timestamp": 0, "hash_ids": ["x"]}', "[1, 2]", '{"timest'],
+    ["not json", '{"hash_ids": [1]}', '{"timestamp": 0}', '{"timestamp": 0, "hash_ids": ["x"]}', "[1, 2]", '{"tim'],
 )
 def test_a_malformed_line_is_named_by_its_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
