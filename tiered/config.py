@@ -126,7 +126,7 @@ def load_settings(
             _place(merged, origins, key, text, f"environment {name}")
     for key, value in (flags or {}).items():
         if value is not None:
-            _place(merged, origins, key, value, f"flag --{key.replace('.', '-').replace('_', '-')}")
+            _place(merged, origins, key, value, "the command line")
     try:
         settings = model.model_validate(merged)
     except ValidationError as error:

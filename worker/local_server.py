@@ -64,6 +64,7 @@ class LocalServer:
     async def start(self) -> None:
         """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
         await self._clear_the_way()
+        umask = os.umask(0o177)  # from its first moment on the socket is its owner's alone
         try:
             self._server = await asyncio.start_unix_server(self._serve, self._path)
         except OSError as error:
@@ -72,7 +73,8 @@ class LocalServer:
                 "exists and may be written",
                 field="node.socket",
             ) from None
-        os.chmod(self._path, 0o600)
+        finally:
+            os.umask(umask)
 
     async def stop(self) -> None:
         """Let go of every engine, whatever is being waited for on its behalf. Harmless when done before."""

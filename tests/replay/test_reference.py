@@ -1,11 +1,13 @@
 """Our replay of real traces equals an independent simulator's figures, to 0.05 points.
 
-The traces are not part of the repository: where they are not beside it, these tests skip. The figures are
+The traces are not part of the repository: where neither TIERED_TRACES names their folder nor ``shared/traces`` lies
+beside it, these tests skip. The figures are
 prefix-aware block hit ratios in percent, at 1, 5, 10, 25 and 50% of a trace's unique blocks.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -16,7 +18,7 @@ from tiered.simulate.ceiling import min_hits
 from tiered.simulate.replay import Setup, replay
 from tiered.simulate.trace import Request, read_trace
 
-TRACES = Path(__file__).parents[3] / "shared" / "traces"
+TRACES = Path(os.environ.get("TIERED_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
 SHARES = (1, 5, 10, 25, 50)
 TOLERANCE = 0.051  # the figures are rounded to one decimal
 

@@ -1,34 +1,35 @@
 """Every eviction policy a second time: slow and plain, with lists and sorting, to hold the real ones to.
 
 A model knows what a search may not take (``refused``) and carries its paper's algorithm out on itself. It has no
-looks that change nothing, no queues with two ends and no lazy heaps: ``order`` asks a copy of the model again and
-again, each time refusing all that was proposed before.
+looks that change nothing and no lazy heaps: ``order`` asks a copy of the model again and again, each time refusing
+all that was proposed before. All but LRU take what is no leaf only when every leaf is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from copy import deepcopy
 from typing import Final
 
-from tiered.eviction import search
 from tiered.types import BlockHash, BlockId
 
 
 class NaivePolicy:
-    """What all models share: the known ids by arrival, and their keys."""
+    """What all models share: the known ids by arrival, their keys and parents."""
 
     def __init__(self, n_blocks: int) -> None:
         self.n_blocks = n_blocks
         self.keys: dict[BlockId, BlockHash] = {}
+        self.parents: dict[BlockId, BlockId] = {}
 
     def insert(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
         self.keys[block_id] = key
-        self.arrive(block_id, key, parent, cost)
+        self.parents[block_id] = parent
+        self.arrive(block_id, key, cost)
 
     def remove(self, block_id: BlockId) -> None:
         self.leave(block_id)
-        del self.keys[block_id]
+        del self.keys[block_id], self.parents[block_id]
 
     def evict(self, refused: Set[BlockId]) -> BlockId | None:
         """Take out the best victim that is not refused; no change when all are."""
@@ -46,7 +47,15 @@ class NaivePolicy:
                 return order
             order.append(block_id)
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def is_leaf(self, block_id: BlockId) -> bool:
+        return block_id not in self.parents.values()
+
+    def first(self, ids: Iterable[BlockId], refused: Set[BlockId]) -> BlockId:
+        """The first leaf that may be taken, else the first of all."""
+        allowed = [block_id for block_id in ids if block_id not in refused]
+        return next((block_id for block_id in allowed if self.is_leaf(block_id)), allowed[0])
+
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         raise NotImplementedError
 
     def leave(self, block_id: BlockId) -> None:
@@ -60,20 +69,24 @@ class NaivePolicy:
     def touch(self, block_id: BlockId) -> None: ...
 
 
+def renew(queue: list[BlockId], block_id: BlockId) -> None:
+    queue.remove(block_id)
+    queue.append(block_id)
+
+
 class NaiveLru(NaivePolicy):
     def __init__(self, n_blocks: int) -> None:
         super().__init__(n_blocks)
         self.oldest_first: list[BlockId] = []
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         self.oldest_first.append(block_id)
 
     def leave(self, block_id: BlockId) -> None:
         self.oldest_first.remove(block_id)
 
     def touch(self, block_id: BlockId) -> None:
-        self.oldest_first.remove(block_id)
-        self.oldest_first.append(block_id)
+        renew(self.oldest_first, block_id)
 
     hit = touch
 
@@ -81,85 +94,38 @@ class NaiveLru(NaivePolicy):
         return next(block_id for block_id in self.oldest_first if block_id not in refused)
 
 
-class NaiveQueues(NaivePolicy):
-    """Models that propose from lists, one after the other, and set aside what was refused."""
+class NaiveFifo(NaivePolicy):
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None: ...
 
-    def __init__(self, n_blocks: int) -> None:
-        super().__init__(n_blocks)
-        self.aside: set[BlockId] = set()
-        self.n_aside = self.n_evicted = 0
-
-    def queues(self) -> list[list[BlockId]]:
-        """Best list first, each with its oldest first."""
-        raise NotImplementedError
-
-    def ahead(self, queue: list[BlockId]) -> list[BlockId]:
-        return [block_id for block_id in queue if block_id not in self.aside]
+    def leave(self, block_id: BlockId) -> None: ...
 
     def choose(self, refused: Set[BlockId]) -> BlockId:
-        return self.walk(self.queues(), refused)
-
-    def walk(self, queues: list[list[BlockId]], refused: Set[BlockId]) -> BlockId:
-        youngest_aside = [b for queue in queues for b in reversed(queue) if b in self.aside]
-        for block_id in [b for queue in queues for b in self.ahead(queue)]:
-            if block_id not in refused:
-                return self.chosen(block_id)
-            self.set_aside(block_id)
-        return self.chosen(next(block_id for block_id in youngest_aside if block_id not in refused))
-
-    def set_aside(self, block_id: BlockId) -> None:
-        self.aside.add(block_id)
-        self.n_aside += 1
-
-    def chosen(self, block_id: BlockId) -> BlockId:
-        self.n_evicted += 1
-        if search.RETRIES_PER_EVICTION * self.n_evicted >= self.n_aside:
-            self.aside.clear()
-            self.n_aside = self.n_evicted = 0
-        return block_id
-
-    def take_out(self, queue: list[BlockId], block_id: BlockId) -> None:
-        queue.remove(block_id)
-        self.aside.discard(block_id)
-
-    def renew(self, queue: list[BlockId], block_id: BlockId) -> None:
-        self.take_out(queue, block_id)
-        queue.append(block_id)
+        return self.first(self.keys, refused)
 
 
-class NaiveFifo(NaiveQueues):
-    def queues(self) -> list[list[BlockId]]:
-        return [list(self.keys)]
-
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None: ...
-
-    def leave(self, block_id: BlockId) -> None:
-        self.aside.discard(block_id)
-
-
-class NaiveLfu(NaiveQueues):
+class NaiveLfu(NaivePolicy):
     def __init__(self, n_blocks: int) -> None:
         super().__init__(n_blocks)
         self.by_last_use: list[BlockId] = []
         self.uses: dict[BlockId, int] = {}
 
-    def queues(self) -> list[list[BlockId]]:
-        return [[b for b in self.by_last_use if self.uses[b] == uses] for uses in sorted(set(self.uses.values()))]
-
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         self.by_last_use.append(block_id)
         self.uses[block_id] = 1
 
     def leave(self, block_id: BlockId) -> None:
-        self.take_out(self.by_last_use, block_id)
-        del self.uses[block_id]
+        self.by_last_use.remove(block_id)
 
     def hit(self, block_id: BlockId) -> None:
         self.uses[block_id] += 1
         self.touch(block_id)
 
     def touch(self, block_id: BlockId) -> None:
-        self.renew(self.by_last_use, block_id)
+        renew(self.by_last_use, block_id)
+
+    def choose(self, refused: Set[BlockId]) -> BlockId:
+        leaves = sorted(filter(self.is_leaf, self.by_last_use), key=lambda block_id: self.uses[block_id])
+        return self.first([*leaves, *self.keys], refused)
 
 
 class NaiveSieve(NaivePolicy):
@@ -170,7 +136,7 @@ class NaiveSieve(NaivePolicy):
         self.hand: BlockId | None = None
         """None: the oldest."""
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         self.oldest_first.append(block_id)
 
     def newer(self, block_id: BlockId) -> BlockId | None:
@@ -187,77 +153,95 @@ class NaiveSieve(NaivePolicy):
         self.visited.add(block_id)
 
     def choose(self, refused: Set[BlockId]) -> BlockId:
+        any_leaf = any(self.is_leaf(block_id) for block_id in self.keys if block_id not in refused)
+        if not any_leaf:
+            self.visited.clear()  # the hand has been round twice
         while True:
             block_id = self.oldest_first[0] if self.hand is None else self.hand
-            if block_id not in self.visited and block_id not in refused:
-                self.hand = block_id
+            may_go = block_id not in refused and (self.is_leaf(block_id) or not any_leaf)
+            self.hand = block_id
+            if may_go and block_id not in self.visited:
                 return block_id
             self.visited.discard(block_id)
             self.hand = self.newer(block_id)
 
 
-class NaiveS3Fifo(NaiveQueues):
+class NaiveS3Fifo(NaivePolicy):
     def __init__(self, n_blocks: int) -> None:
         super().__init__(n_blocks)
         self.small: list[BlockId] = []
         self.main: list[BlockId] = []
         self.hits: dict[BlockId, int] = {}
         self.ghosts: list[BlockHash] = []
+        self.passed: set[BlockId] = set()
+        """What a search came by, and left where it was, since it was put into its queue."""
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         (self.main if key in self.ghosts else self.small).append(block_id)
         self.ghosts = [ghost for ghost in self.ghosts if ghost != key]
         self.hits[block_id] = 0
 
     def hit(self, block_id: BlockId) -> None:
         self.hits[block_id] = min(3, self.hits[block_id] + 1)
+        if block_id in self.passed and block_id in self.main:
+            self.to_main(block_id)
+        elif block_id in self.passed and self.hits[block_id] >= 2:
+            self.promote(block_id)
 
     def leave(self, block_id: BlockId) -> None:
         if block_id in self.small:
-            self.take_out(self.small, block_id)
             n_ghosts = self.n_blocks - self.n_blocks // 10
             self.ghosts = [*self.ghosts, self.keys[block_id]][-n_ghosts:]
-        else:
-            self.take_out(self.main, block_id)
-        del self.hits[block_id]
+        (self.small if block_id in self.small else self.main).remove(block_id)
+        self.passed.discard(block_id)
+
+    def to_main(self, block_id: BlockId) -> None:
+        (self.small if block_id in self.small else self.main).remove(block_id)
+        self.main.append(block_id)
+        self.passed.discard(block_id)
+
+    def promote(self, block_id: BlockId) -> None:
+        self.hits[block_id] = 0
+        self.to_main(block_id)
 
     def choose(self, refused: Set[BlockId]) -> BlockId:
-        aside = [b for queue in (self.small, self.main) for b in reversed(queue) if b in self.aside]
+        before = [*self.small, *self.main]
         small_first = len(self.small) >= len(self.keys) / 10
-        steps = [self.from_small, self.from_main] if small_first else [self.from_main, self.from_small, self.from_main]
-        for step in steps:
-            block_id = step(refused)
+        for queue in ["small", "main"] if small_first else ["main", "small", "main"]:
+            block_id = self.from_small(refused) if queue == "small" else self.from_main(refused)
             if block_id is not None:
-                return self.chosen(block_id)
-        return self.chosen(next(block_id for block_id in aside if block_id not in refused))
+                return block_id
+        return self.first(before, refused)
 
     def from_small(self, refused: Set[BlockId]) -> BlockId | None:
-        while self.ahead(self.small):
-            block_id = self.ahead(self.small)[0]
-            if self.hits[block_id] >= 2:
-                self.small.remove(block_id)
-                self.main.append(block_id)
-                self.hits[block_id] = 0
-            elif block_id in refused:
-                self.set_aside(block_id)
-            else:
+        for block_id in list(self.small):
+            if self.hits[block_id] >= 2 and block_id not in self.passed:
+                self.promote(block_id)
+            elif self.is_leaf(block_id) and block_id not in refused:
                 return block_id
+            else:
+                self.passed.add(block_id)
         return None
 
     def from_main(self, refused: Set[BlockId]) -> BlockId | None:
-        while self.ahead(self.main):
-            block_id = self.ahead(self.main)[0]
+        for block_id in [b for b in self.main if b in self.passed]:
+            if self.is_leaf(block_id) and block_id not in refused:
+                return block_id
+        while True:
+            ahead = [b for b in self.main if b not in self.passed]
+            if not ahead:
+                return None
+            block_id = ahead[0]
             if self.hits[block_id]:
                 self.hits[block_id] -= 1
-                self.renew(self.main, block_id)
-            elif block_id in refused:
-                self.set_aside(block_id)
-            else:
+                self.to_main(block_id)
+            elif self.is_leaf(block_id) and block_id not in refused:
                 return block_id
-        return None
+            else:
+                self.passed.add(block_id)
 
 
-class NaiveArc(NaiveQueues):
+class NaiveArc(NaivePolicy):
     """Named as in the paper: t1, t2, b1, b2, p, c."""
 
     def __init__(self, n_blocks: int) -> None:
@@ -268,10 +252,10 @@ class NaiveArc(NaiveQueues):
         self.b2: list[BlockHash] = []
         self.p = 0.0
 
-    def queues(self) -> list[list[BlockId]]:
-        return [self.t1, self.t2] if len(self.t1) > self.p else [self.t2, self.t1]
+    def choose(self, refused: Set[BlockId]) -> BlockId:
+        return self.first(self.t1 + self.t2 if len(self.t1) > self.p else self.t2 + self.t1, refused)
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         c, held = self.n_blocks, len(self.keys)
         if key in self.b1:
             self.p = min(held, self.p + max(1.0, len(self.b2) / len(self.b1)))
@@ -287,19 +271,19 @@ class NaiveArc(NaiveQueues):
         self.b2 = self.b2[max(0, held + len(self.b1) + len(self.b2) - 2 * c) :]
 
     def hit(self, block_id: BlockId) -> None:
-        self.take_out(self.t1 if block_id in self.t1 else self.t2, block_id)
+        (self.t1 if block_id in self.t1 else self.t2).remove(block_id)
         self.t2.append(block_id)
 
     def touch(self, block_id: BlockId) -> None:
-        self.renew(self.t1 if block_id in self.t1 else self.t2, block_id)
+        renew(self.t1 if block_id in self.t1 else self.t2, block_id)
 
     def leave(self, block_id: BlockId) -> None:
         alive, ghosts = (self.t1, self.b1) if block_id in self.t1 else (self.t2, self.b2)
-        self.take_out(alive, block_id)
+        alive.remove(block_id)
         ghosts.append(self.keys[block_id])
 
 
-class NaiveLirs(NaiveQueues):
+class NaiveLirs(NaivePolicy):
     """s and q are the paper's stack and queue; a key in s is hot, cold, or, when nothing has it, a ghost."""
 
     def __init__(self, n_blocks: int) -> None:
@@ -311,8 +295,8 @@ class NaiveLirs(NaiveQueues):
         self.held_most = 0
         self.anything_left = False
 
-    def queues(self) -> list[list[BlockId]]:
-        return [self.q, self.hot]
+    def choose(self, refused: Set[BlockId]) -> BlockId:
+        return self.first(self.q + self.hot, refused)
 
     def hot_max(self) -> int:
         return self.held_most - max(1, self.held_most // 100)
@@ -320,44 +304,44 @@ class NaiveLirs(NaiveQueues):
     def on_top(self, key: BlockHash) -> None:
         self.s = [other for other in self.s if other != key] + [key]
 
-    def settle(self) -> None:
+    def cool(self) -> None:
         while len(self.hot) > self.hot_max():
             oldest = self.hot[0]
-            self.take_out(self.hot, oldest)
+            self.hot.remove(oldest)
             self.q.append(oldest)
             self.s.remove(self.keys[oldest])
         self.prune()
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
         self.held_most = max(self.held_most, len(self.keys))
         returned = key in self.ghosts
         self.ghosts = [ghost for ghost in self.ghosts if ghost != key]
         self.on_top(key)
         starts_hot = not self.anything_left and len(self.hot) < self.hot_max()
         (self.hot if returned or starts_hot else self.q).append(block_id)
-        self.settle()
+        self.cool()
 
     def hit(self, block_id: BlockId) -> None:
         if block_id in self.hot:
-            self.renew(self.hot, block_id)
+            renew(self.hot, block_id)
         elif self.keys[block_id] in self.s:
-            self.take_out(self.q, block_id)
+            self.q.remove(block_id)
             self.hot.append(block_id)
         else:
-            self.renew(self.q, block_id)
+            renew(self.q, block_id)
         self.on_top(self.keys[block_id])
-        self.settle()
+        self.cool()
 
     def touch(self, block_id: BlockId) -> None:
-        self.renew(self.hot if block_id in self.hot else self.q, block_id)
+        renew(self.hot if block_id in self.hot else self.q, block_id)
         if self.keys[block_id] in self.s:
             self.on_top(self.keys[block_id])
-            self.settle()
+            self.prune()
 
     def leave(self, block_id: BlockId) -> None:
         self.anything_left = True
         was_hot = block_id in self.hot
-        self.take_out(self.hot if was_hot else self.q, block_id)
+        (self.hot if was_hot else self.q).remove(block_id)
         if was_hot and not self.q:
             self.held_most = len(self.keys) - 1
         key = self.keys[block_id]
@@ -378,20 +362,17 @@ class NaiveCost(NaivePolicy):
     def __init__(self, n_blocks: int) -> None:
         super().__init__(n_blocks)
         self.cost: dict[BlockId, float] = {}
-        self.parent: dict[BlockId, BlockId] = {}
         self.uses: dict[BlockId, int] = {}
         self.worth: dict[BlockId, float] = {}
         self.by_last_use: list[BlockId] = []
         self.age = 0.0
 
-    def arrive(self, block_id: BlockId, key: BlockHash, parent: BlockId, cost: float) -> None:
-        self.cost[block_id], self.parent[block_id] = cost, parent
-        self.uses[block_id] = 0
+    def arrive(self, block_id: BlockId, key: BlockHash, cost: float) -> None:
+        self.cost[block_id], self.uses[block_id] = cost, 0
         self.by_last_use.append(block_id)
         self.hit(block_id)
 
     def leave(self, block_id: BlockId) -> None:
-        del self.parent[block_id]
         self.by_last_use.remove(block_id)
 
     def hit(self, block_id: BlockId) -> None:
@@ -400,14 +381,11 @@ class NaiveCost(NaivePolicy):
 
     def touch(self, block_id: BlockId) -> None:
         self.worth[block_id] = self.age + self.uses[block_id] * self.cost[block_id]
-        self.by_last_use.remove(block_id)
-        self.by_last_use.append(block_id)
+        renew(self.by_last_use, block_id)
 
     def choose(self, refused: Set[BlockId]) -> BlockId:
-        parents = set(self.parent.values())
-        leaves = sorted((b for b in self.by_last_use if b not in parents), key=lambda b: self.worth[b])
-        inner = [b for b in self.keys if b in parents]
-        block_id = next(b for b in leaves + inner if b not in refused)
+        leaves = sorted(filter(self.is_leaf, self.by_last_use), key=lambda block_id: self.worth[block_id])
+        block_id = self.first([*leaves, *self.keys], refused)
         self.age = max(self.age, self.worth[block_id])
         return block_id
 

@@ -48,7 +48,7 @@ class OverQuota(enum.StrEnum):
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
 HotReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Hot bytes per node nobody else can take.")]
 HotLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Hot bytes per node never exceeded.")]
-RedisReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Redis bytes nobody else can take.")]
+RedisReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Redis bytes promised; not yet kept free.")]
 RedisLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Redis bytes never exceeded.")]
 Weight = Annotated[float | None, typer.Option(help="Its share of what is idle, against the others' weights.")]
 WhenOver = Annotated[OverQuota | None, typer.Option("--over-quota", help="At the limit: what happens to a write.")]

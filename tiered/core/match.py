@@ -65,13 +65,17 @@ def open_lease(
     return lease
 
 
-def pin_run(core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequence[Source]) -> None:
+def pin_run(
+    core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequence[Source], *, arrived: bool = False
+) -> None:
     """Pin further blocks of the lease's prefix, each with where it was found.
+
+    arrived: they became resident for this very use, so their policies know of it.
 
     Touches from the deepest up, so that by recency a parent stays younger than its children.
     """
     records, leaving = core.table.records, BlockState.LEAVING
-    tenant, on_hit = NO_TENANT, None
+    tenant, on_use = NO_TENANT, None
     for block_id in reversed(run):
         record = records[block_id]
         if record.state is leaving:
@@ -80,9 +84,10 @@ def pin_run(core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequ
         record.hits += 1
         if record.tenant is not tenant:
             tenant = record.tenant
-            on_hit = core.policies[tenant].on_hit
-        assert on_hit is not None
-        on_hit(block_id)
+            policy = core.policies[tenant]
+            on_use = policy.on_touch if arrived else policy.on_hit
+        assert on_use is not None
+        on_use(block_id)
     lease.pinned.extend(run)
     lease.sources.extend(sources)
 

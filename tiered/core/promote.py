@@ -88,7 +88,7 @@ def _commit_run(core: CacheCore, op: LoadOp, lease: Lease | None) -> None:
         core.fetching.pop(core.table[block_id].block_hash, None)
         core.become_ready(block_id, op.arrived.pop(index))
     if lease is not None and run:
-        pin_run(core, lease, block_ids, [op.asked[index] for index in run])
+        pin_run(core, lease, block_ids, [op.asked[index] for index in run], arrived=True)
         lease.has_grown = True
 
 

@@ -2,12 +2,13 @@
 
 N. Megiddo, D. S. Modha: "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003.
 
-O(1) a step. A block that returns while its key is remembered shows which side was too small, and moves the target.
+Amortized O(1) a step, beside refusals. A block that returns while its key is remembered shows which side was too
+small, and moves the target.
 
 Two things differ from the paper's one-step request, because here a victim leaves before it is known for whom. The
 target moves after the eviction, not before it; and where the recent side is exactly at its target, the frequent side
-gives. The paper's c is the pool, which bounds the ghosts (at most c of them); the target is held within what
-this tenant holds, or one with a small part of the pool could learn its way far out of reach.
+gives. The paper's c is the pool: blocks and ghosts together are at most 2c. A tenant with a small part of the pool
+remembers more than it holds; so the target is kept within what it holds, or it could be learned far out of reach.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tiered.types import BlockHash, BlockId
 class ArcPolicy:
     def __init__(self, n_blocks: int) -> None:
         self._n_blocks = n_blocks
-        self._recent = Queue()  # T1 of the paper
-        self._frequent = Queue()  # T2
+        self._search = QueueSearch()
+        self._recent = Queue(self._search.tree)  # T1 of the paper
+        self._frequent = Queue(self._search.tree)  # T2
         self._recent_ghosts: OrderedDict[BlockHash, None] = OrderedDict()  # B1
         self._frequent_ghosts: OrderedDict[BlockHash, None] = OrderedDict()  # B2
         self._recent_target = 0.0  # p
         self._keys: dict[BlockId, BlockHash] = {}
-        self._search = QueueSearch()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -38,8 +39,9 @@ class ArcPolicy:
         return len(self._recent_ghosts) + len(self._frequent_ghosts)
 
     def on_insert(self, block_id: BlockId, *, key: BlockHash, parent: BlockId, recompute_cost: float) -> None:
-        del parent, recompute_cost  # recency and reuse alone decide
+        del recompute_cost  # recency and reuse alone decide
         self._search.changed()
+        self._search.tree.add(block_id, parent)
         self._keys[block_id] = key
         n_recent, n_frequent = len(self._recent_ghosts), len(self._frequent_ghosts)
         if key in self._recent_ghosts:
@@ -75,11 +77,12 @@ class ArcPolicy:
         else:
             self._frequent.remove(block_id)
             self._frequent_ghosts[key] = None
+        self._search.forget(block_id, self._recent, self._frequent)
 
     def victims(self) -> Iterator[BlockId]:
         if len(self._recent) > self._recent_target:
-            return self._search.over((self._recent, self._frequent))
-        return self._search.over((self._frequent, self._recent))
+            return self._search.over(self._recent, self._frequent)
+        return self._search.over(self._frequent, self._recent)
 
     def _forget_oldest(self) -> None:
         """The recent side and its ghosts are at most c, all together at most 2c."""

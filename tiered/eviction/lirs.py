@@ -3,15 +3,15 @@
 S. Jiang, X. Zhang: "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy to Improve Buffer Cache
 Performance", SIGMETRICS 2002.
 
-Amortized O(1) a step. A block is *hot* (LIR: the time between its last two uses was short) or *cold* (HIR). The stack
-orders keys by last use, from the oldest hot block up: cold ones and ghosts in it came by since. A cold block used
-while in the stack returned sooner than the oldest hot one did, and takes its place. Cold blocks leave first, by the
-order in which they became so.
+Amortized O(1) a step, beside refusals. A block is *hot* (LIR: the time between its last two uses was short) or *cold*
+(HIR). The stack orders keys by last use, from the oldest hot block up: cold ones and ghosts in it came by since. A
+cold block used while in the stack returned sooner than the oldest hot one did, and takes its place. Cold blocks leave
+first, by the order in which they became so.
 
 Ghosts are as many as the pool has blocks at most; the first to become one goes first. Cold blocks get a hundredth of
 the most blocks that this tenant held, for as long as that many can be held: when a hot block must leave because no
-cold one is left, the measure is taken anew. With pins that happens to the only tenant as well, where a request
-is longer than the cold part; the hot blocks it cost come back by being used, never merely by arriving.
+cold one is left, the measure is taken anew. With pins that happens to the only tenant as well, where a request is
+longer than the cold part; the hot blocks it cost come back by being used, never merely by arriving.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class LirsPolicy:
         self._stack: OrderedDict[BlockHash, BlockId | None] = OrderedDict()
         """Oldest first; None is a ghost. Begins with a hot block."""
         self._ghosts: OrderedDict[BlockHash, None] = OrderedDict()
-        self._hot = Queue()
+        self._search = QueueSearch()
+        self._hot = Queue(self._search.tree)
         """By last use, as in the stack."""
-        self._cold = Queue()
+        self._cold = Queue(self._search.tree)
         self._keys: dict[BlockId, BlockHash] = {}
         self._held_most = 0
         self._warming_up = True
-        self._search = QueueSearch()
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -49,8 +49,9 @@ class LirsPolicy:
         return len(self._ghosts)
 
     def on_insert(self, block_id: BlockId, *, key: BlockHash, parent: BlockId, recompute_cost: float) -> None:
-        del parent, recompute_cost  # the time between uses alone decides
+        del recompute_cost  # the time between uses alone decides
         self._search.changed()
+        self._search.tree.add(block_id, parent)
         self._keys[block_id] = key
         self._held_most = max(self._held_most, len(self))
         returned = key in self._ghosts
@@ -96,6 +97,7 @@ class LirsPolicy:
             self._hot.remove(block_id)
             if not self._cold:
                 self._held_most = len(self)
+        self._search.forget(block_id, self._cold, self._hot)
         if key in self._stack:
             self._stack[key] = None
             self._ghosts[key] = None
@@ -105,7 +107,7 @@ class LirsPolicy:
         self._prune()
 
     def victims(self) -> Iterator[BlockId]:
-        return self._search.over((self._cold, self._hot))
+        return self._search.over(self._cold, self._hot)
 
     def _hot_max(self) -> int:
         return self._held_most - max(1, self._held_most // COLD_SHARE)

@@ -4,14 +4,15 @@ Y. Zhang, J. Yang, Y. Yue, Y. Vigfusson, K. V. Rashmi: "SIEVE is Simpler than LR
 Algorithm for Web Caches", NSDI 2024.
 
 O(1) a hit, amortized O(1) an eviction. A hit only marks its block; the hand clears marks and, unlike in CLOCK, leaves
-blocks where they are, so that what arrives between two rounds is judged before what has survived one. What the caller
-refuses the hand passes by: a block in use gets one more round.
+blocks where they are, so that what arrives between two rounds is judged before what has survived one. What is no
+leaf, and what the caller refuses, the hand passes by: a block in use gets one more round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tiered.eviction.leaves import Tree
 from tiered.eviction.search import Look
 from tiered.types import BlockHash, BlockId
 
@@ -35,13 +36,15 @@ class SievePolicy:
         """The next node to judge; the root stands for the oldest one."""
         self._nodes: dict[BlockId, _Node] = {}
         self._look: Look[_Node] = Look()
+        self._tree = Tree()
 
     def __len__(self) -> int:
         return len(self._nodes)
 
     def on_insert(self, block_id: BlockId, *, key: BlockHash, parent: BlockId, recompute_cost: float) -> None:
-        del key, parent, recompute_cost  # arrival and hits alone decide
+        del key, recompute_cost  # arrival and hits alone decide
         self._look.stopped_at = None
+        self._tree.add(block_id, parent)
         node = self._nodes[block_id] = _Node(block_id)
         node.older, node.newer = self._root.older, self._root
         node.older.newer = node.newer.older = node
@@ -63,23 +66,34 @@ class SievePolicy:
         if self._hand is node:
             self._hand = node.newer
         node.older.newer, node.newer.older = node.newer, node.older
+        self._tree.remove(block_id)
 
     def victims(self) -> Iterator[BlockId]:
-        look, seen = self._look, self._look.begin()
+        look, seen, inner = self._look, self._look.begin(), self._tree.inner
         visited: list[_Node] = []
+        for node in self._round():
+            seen.append(node)
+            if node.visited:
+                visited.append(node)
+            elif node.block_id not in inner:
+                look.stopped_at = node.block_id
+                yield node.block_id
+        for node in visited:  # the second round, in which no mark is left
+            seen.append(node)
+            if node.block_id not in inner:
+                look.stopped_at = node.block_id
+                yield node.block_id
+        for node in self._round():
+            if node.block_id in inner:
+                seen.append(node)
+                look.stopped_at = node.block_id
+                yield node.block_id
+        look.stopped_at = None
+
+    def _round(self) -> Iterator[_Node]:
         node = self._hand
         for _ in range(len(self._nodes)):
             if node is self._root:
                 node = node.newer
-            seen.append(node)
-            if node.visited:
-                visited.append(node)
-            else:
-                look.stopped_at = node.block_id
-                yield node.block_id
+            yield node
             node = node.newer
-        for node in visited:  # the second round, in which every mark is cleared
-            seen.append(node)
-            look.stopped_at = node.block_id
-            yield node.block_id
-        look.stopped_at = None

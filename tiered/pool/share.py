@@ -6,9 +6,10 @@ Knows sockets and handles; refuses to know what is in the memory.
 from __future__ import annotations
 
 import os
-import pickle
 import socket
+from typing import Final
 
+import msgspec
 import torch
 
 from tiered.errors import ProtocolError
@@ -28,15 +29,27 @@ def send_with_descriptor(connection_fd: int, data: bytes, descriptor: int) -> No
         raise ProtocolError(f"only {sent} of {len(data)} bytes of the attach reply were taken")
 
 
+_HANDLE: Final = msgspec.msgpack.Decoder(tuple[int, bytes, int, int, bytes, int, bytes, bool])
+"""What torch shares a CUDA storage by: device, memory handle, size and offset, reference counter and its offset,
+event and whether to wait for it. Plain values, never a pickle: an engine must not run what a stranger sends."""
+
+
 def cuda_handle(pool: BlockPool) -> bytes:
-    """What another process needs to open a CUDA pool. Trusted local engines only: it is a pickle."""
+    """What another process needs to open a CUDA pool."""
     storage = pool.tensor.untyped_storage()
-    return pickle.dumps(storage._share_cuda_())  # type: ignore[no-untyped-call]
+    return msgspec.msgpack.encode(storage._share_cuda_())  # type: ignore[no-untyped-call]
 
 
 def open_cuda_handle(handle: bytes, layout: KvLayout, n_blocks: int) -> BlockPool:
-    """Map a CUDA pool exported by :func:`cuda_handle` in another process on the same device."""
-    storage = torch.UntypedStorage._new_shared_cuda(*pickle.loads(handle))
+    """Map a CUDA pool exported by :func:`cuda_handle` in another process on the same device.
+
+    Errors: ProtocolError for what is no handle; RuntimeError from torch for one it cannot open.
+    """
+    try:
+        parts = _HANDLE.decode(handle)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a CUDA memory handle: {error}") from error
+    storage = torch.UntypedStorage._new_shared_cuda(*parts)
     tensor = torch.empty(0, dtype=torch_dtype(layout), device=storage.device)
     shape = (n_blocks, *layout.block_shape)
     tensor.set_(storage, 0, shape, tensor.new_empty(shape, device="meta").stride())

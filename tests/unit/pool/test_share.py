@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from tiered.errors import ProtocolError
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
-from tiered.pool.share import cuda_handle, send_with_descriptor
+from tiered.pool.share import cuda_handle, open_cuda_handle, send_with_descriptor
 from tiered.types import BlockId
 
 LAYOUT = KvLayout(n_layers=2, n_kv_heads=1, head_dim=8, dtype="bfloat16", block_tokens=4)
@@ -55,6 +56,13 @@ def test_the_caller_keeps_its_socket() -> None:
         send_with_descriptor(here.fileno(), b"x", pool.descriptor)
         assert len(os.listdir("/proc/self/fd")) == before
         here.sendall(b"y")
+
+
+def test_what_is_no_cuda_handle_is_refused_and_not_run() -> None:
+    hostile = pickle.dumps(os.getpid)
+    for handle in (b"", b"\x01", hostile):
+        with pytest.raises(ProtocolError, match="not a CUDA memory handle"):
+            open_cuda_handle(handle, LAYOUT, 3)
 
 
 CUDA_ENGINE = """
