@@ -192,7 +192,7 @@ def test_check_config_prints_each_value_with_its_origin_and_starts_nothing(start
     lines = process.printed()
     assert f"http.port = 9999  (file {config})" in lines
     assert f"http.admin_token = ***  (file {config})" in lines
-    assert any(line.startswith("redis.namespace = blue  (flag") for line in lines)
+    assert any(line.startswith("redis.namespace = blue  (the command line") for line in lines)
     assert "cluster.sweep_interval_s = 2.0  (default)" in lines
 
 

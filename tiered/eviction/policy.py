@@ -3,7 +3,8 @@
 A policy sees block ids and what their content is called: never tensors, clocks or pins. It is told of every insert,
 hit and removal, and proposes victims, best first; the caller skips what may not leave (pinned, or with resident
 children). Within one prefix the caller reports deeper blocks first, so that by recency a parent is always younger
-than its children and leaves come before their parents without a search.
+than its children and leaves come before their parents without a search. A policy that ranks by anything else keeps
+what is no leaf out of the search (``leaves.py``), or each search would meet it anew.
 
 There is one instance per tenant. Ids are slots and are used again; ``key`` outlives the slot, so a policy that
 remembers what left (a ghost) remembers keys.
@@ -42,9 +43,9 @@ class EvictionPolicy(Protocol):
         """
 
     def victims(self) -> Iterator[BlockId]:
-        """Every known id once, best victim first. Not to be used across a change; looking alone changes nothing.
+        """Every known id once, best victim first. Looking alone changes nothing.
 
-        What evictions passed over may come last for a while, so that not every search begins with the same refusals.
+        One look at a time, and none across a change. What has known children cannot leave; it may come last.
         """
 
     def __len__(self) -> int: ...

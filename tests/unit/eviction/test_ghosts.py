@@ -216,3 +216,18 @@ def test_lirs_takes_its_hundredth_of_what_a_tenant_is_left_with() -> None:
     hit(policy, 501)
     assert evict(policy) != 501
     assert evict(policy) != 501
+
+
+def test_lirs_forgets_its_first_ghost_when_the_pool_has_no_more_blocks_than_ghosts() -> None:
+    """Two hot blocks idle while strangers come and go: none of those falls below the oldest hot block."""
+    policy = LirsPolicy(3)
+    insert(policy, 0, 1, 2)
+    for content in range(100, 105):
+        insert(policy, evict(policy), content=content)
+    assert policy.n_ghosts == 3  # 101, 102, 103: 0 was cold from the first and had left the stack, 100 is forgotten
+    insert(policy, evict(policy), content=100)
+    assert order(policy)[1:] == [1, 2]
+    insert(policy, evict(policy), content=103)
+    assert order(policy)[0] == 1  # that one is remembered: it is hot at the cost of 1
+    hit(policy, 2, 1)
+    assert policy.n_ghosts == 0
