@@ -26,8 +26,8 @@ help:
 venv: $(STAMP)
 
 # constraints.txt pins torch: without a pin the resolver takes whatever appeared last, and one wrong step there costs
-# a download of gigabytes or a demo that behaves differently on two machines. PyPI's Linux wheels of torch bring CUDA;
-# for the much smaller CPU build set PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu for the first make.
+# a download of gigabytes or a demo that behaves differently on two machines. The default Linux
+# wheels of torch bring CUDA; where the much smaller CPU build is on another index, name that by PIP_EXTRA_INDEX_URL.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: Python 3.11 or newer is needed, $(PYTHON) is older; set PYTHON=/path/to/python3.11" >&2; exit 1; }

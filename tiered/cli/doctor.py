@@ -118,7 +118,7 @@ def _shared_memory() -> Check:
         try:
             os.close(os.memfd_create("tiered-doctor"))
         except OSError:
-            pass  # a sandbox may forbid it; the directory below does as well
+            pass  # a container may forbid it; the directory below does as well
         else:
             return _found("shared memory", "memfd", required=True)
     shm = Path("/dev/shm")

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Final
 
+import msgspec
 import typer
 
 from tiered.cli.api import CoordinatorClient
@@ -17,7 +18,7 @@ from tiered.cli.demo.report import line_of, print_checks, print_rows, write_summ
 from tiered.cli.demo.scenario import Scenario
 from tiered.cli.launcher import ClusterPlan, LocalCluster
 from tiered.cli.model import ensure_demo_model
-from tiered.cli.output import progress
+from tiered.cli.output import JsonFlag, print_json, progress
 
 HOT_BYTES: Final = 256 << 20
 """Of each worker: 728 blocks of the demo's model, far less than all the demo's prompts of all tenants need."""
@@ -33,27 +34,32 @@ def demo_command(
     summary: Annotated[
         Path, typer.Option(metavar="FILE", help="Where to write the rows and the checks as JSON.")
     ] = Path("demo-summary.json"),
+    as_json: JsonFlag = False,
 ) -> None:
     """Serve real conversations of two tenants on a real model over three nodes, and check what is promised."""
     record = Record()
+    say = _say_aside if as_json else typer.echo
     model = ensure_demo_model()
     record.model = model.name
     write_summary(record, summary)  # a path that cannot be written is said before minutes of work
     with ExitStack() as stack:
         plan = ClusterPlan(n_workers=3, port=port, hot_bytes=HOT_BYTES)
-        cluster = stack.enter_context(LocalCluster(plan, say=_say))
-        _say(f"dashboard at {cluster.coordinator_url}")
+        cluster = stack.enter_context(LocalCluster(plan, say=say))
+        say(f"dashboard at {cluster.coordinator_url}")
         api = stack.enter_context(CoordinatorClient(cluster.coordinator_url))
         engines, reference = _start_engines(cluster, model, stack)
-        scenario = Scenario(cluster, engines, reference, api, record, on_row=lambda row: _say(line_of(row)))
+        scenario = Scenario(cluster, engines, reference, api, record, on_row=lambda row: say(line_of(row)))
         try:
             scenario.run()
         finally:
             write_summary(record, summary)
-        print_rows(record)
-        print_checks(record)
+        if as_json:
+            print_json(msgspec.to_builtins(record))
+        else:
+            print_rows(record)
+            print_checks(record)
         if keep:
-            _say(f"dashboard at {cluster.coordinator_url}; Ctrl-C stops everything")
+            say(f"dashboard at {cluster.coordinator_url}; Ctrl-C stops everything")
             _wait_for_interrupt()
     if not record.passed:
         raise typer.Exit(EXIT_NOT_OBSERVED)
@@ -88,5 +94,6 @@ def _wait_for_interrupt() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _say(line: str) -> None:
-    typer.echo(line)
+def _say_aside(line: str) -> None:
+    """stdout is for the JSON."""
+    typer.echo(line, err=True)
