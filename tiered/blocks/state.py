@@ -14,6 +14,8 @@ from typing import Final
 
 
 class BlockState(enum.IntEnum):
+    __hash__ = int.__hash__  # Enum's own is Python code, and every move looks the table below up
+
     FREE = 0
     FILLING = 1
     READY = 2
@@ -21,6 +23,8 @@ class BlockState(enum.IntEnum):
 
 
 class BlockEvent(enum.Enum):
+    __hash__ = object.__hash__
+
     ALLOCATE = "allocate"
     COMMIT = "commit"
     ABORT = "abort"

@@ -131,18 +131,18 @@ def _ensure_slot(core: CacheCore, tenant: TenantId, *, lacking: int, force: bool
     one more block leaves, since then it has to leave now.
     """
     block_bytes = core.options.block_bytes
-    leaving, more = leaving_blocks(core), int(force)
+    more = int(force)
     if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
         if core.ledger.policy(tenant).over_quota == "refuse":
             return Shortfall.QUOTA
         excess = core.ledger.excess_bytes(tenant, asked_bytes=lacking * block_bytes)
-        n_blocks = max(more, -(-excess // block_bytes) - leaving[tenant])
+        n_blocks = max(more, -(-excess // block_bytes) - leaving_blocks(core)[tenant])
         shrink(core, tenant, n_blocks=n_blocks, copy=not force)
         if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
             return Shortfall.SOON if _copies_of(core, tenant) else Shortfall.QUOTA
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
-    make_room(core, asking=tenant, n_blocks=max(more, lacking - leaving.total()), copy=not force)
+    make_room(core, asking=tenant, n_blocks=max(more, lacking - len(core.leaving)), copy=not force)
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
     return Shortfall.SOON if core.leaving or core.recalled else Shortfall.FULL

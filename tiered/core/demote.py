@@ -18,6 +18,8 @@ from tiered.jobs import CopyDone, DemoteJob
 from tiered.tenancy.fairness import giving_order
 from tiered.types import BlockId, TenantId, Ticket
 
+_NONE_LEAVING: Final[Counter[TenantId]] = Counter()
+
 REUSED_HITS: Final = 1
 """Matches after its commit that make a block "reused": written once, wanted again."""
 
@@ -50,6 +52,8 @@ def shrink(core: CacheCore, tenant: TenantId, *, n_blocks: int, copy: bool = Tru
 
 def leaving_blocks(core: CacheCore) -> Counter[TenantId]:
     """Per tenant the blocks that are on their way out; they are charged until their copy is made."""
+    if not core.leaving:
+        return _NONE_LEAVING
     return Counter(core.table[block_id].tenant for block_id in core.leaving.values())
 
 
