@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final
 
 import typer
 
 from coordinator.settings import ENV_PREFIX, Settings
-from tiered.config import Loaded, describe_settings, load_settings, parse_assignments
-from tiered.errors import ConfigError
 from tiered.log import configure_logging
+from tiered.service import run_command, start_service
+
+NAME: Final = "tiered-coordinator"
 
 
 def coordinate(
@@ -35,38 +35,26 @@ def coordinate(
         "redis.url": redis_url,
         "redis.namespace": namespace,
     }
-    try:
-        loaded = load_settings(
-            Settings, file=config, env_prefix=ENV_PREFIX, flags=flags | parse_assignments(set_ or [])
-        )
-        if check_config:
-            _print_settings(loaded)
-            return
-        configure_logging(loaded.settings.log)
-        # Not at the top: what --check-config and --help say should not wait for a web server to be imported.
-        from coordinator.app import run
-
-        run(loaded.settings, on_ready=_say_ready)
-    except ConfigError as error:
-        _refuse(error)
+    start_service(
+        NAME,
+        Settings,
+        _run,
+        env_prefix=ENV_PREFIX,
+        file=config,
+        flags=flags,
+        assignments=set_ or [],
+        check_config=check_config,
+    )
 
 
 def main() -> None:
     """Entry point of ``tiered-coordinator`` and ``python -m coordinator``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name="tiered-coordinator")(coordinate)
-    app(prog_name="tiered-coordinator")
+    run_command(NAME, coordinate)
 
 
-def _print_settings(loaded: Loaded[Settings]) -> None:
-    for key, value, origin in describe_settings(loaded):
-        print(f"{key} = {value}  ({origin})")
+def _run(settings: Settings) -> None:
+    configure_logging(settings.log)
+    # Not at the top: what --check-config and --help say should not wait for a web server to be imported.
+    from coordinator.app import run
 
-
-def _say_ready(url: str) -> None:
-    print(f"coordinator ready on {url}", flush=True)
-
-
-def _refuse(error: ConfigError) -> NoReturn:
-    print(f"tiered-coordinator: {error}", file=sys.stderr)
-    raise typer.Exit(2)
+    run(settings, on_ready=lambda url: print(f"coordinator ready on {url}", flush=True))

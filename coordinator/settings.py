@@ -5,24 +5,14 @@ Owns their defaults and bounds; where the values come from is :func:`tiered.conf
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from tiered.addresses import is_loopback
 from tiered.config import LogSettings, Port, RedisSettings, Seconds, SettingsGroup
 
 ENV_PREFIX: Final = "TIERED_COORDINATOR_"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach, or be named by, this host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class HttpSettings(SettingsGroup):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final
 
 import typer
 
-from tiered.config import describe_settings, load_settings, parse_assignments
-from tiered.errors import ConfigError
 from tiered.log import configure_logging
+from tiered.service import run_command, start_service
 from worker.settings import ENV_PREFIX, Settings
+
+NAME: Final = "tiered-worker"
 
 
 def work(
@@ -46,29 +46,26 @@ def work(
         "pool.bytes": hot_bytes,
         "pool.device": device,
     }
-    try:
-        flags |= parse_assignments(set_ or [])
-        loaded = load_settings(Settings, file=config, env_prefix=ENV_PREFIX, flags=flags)
-        if check_config:
-            for key, value, origin in describe_settings(loaded):
-                print(f"{key} = {value}  ({origin})")
-            return
-        configure_logging(loaded.settings.log)
-        # Not at the top: what --check-config and --help say should not wait for torch to be imported.
-        from worker.app import serve
-
-        asyncio.run(serve(loaded.settings, on_ready=lambda line: print(line, flush=True)))
-    except ConfigError as error:
-        _refuse(error)
+    start_service(
+        NAME,
+        Settings,
+        _run,
+        env_prefix=ENV_PREFIX,
+        file=config,
+        flags=flags,
+        assignments=set_ or [],
+        check_config=check_config,
+    )
 
 
 def main() -> None:
     """Entry point of ``tiered-worker`` and ``python -m worker``."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name="tiered-worker")(work)
-    app(prog_name="tiered-worker")
+    run_command(NAME, work)
 
 
-def _refuse(error: ConfigError) -> NoReturn:
-    print(f"tiered-worker: {error}", file=sys.stderr)
-    raise typer.Exit(2)
+def _run(settings: Settings) -> None:
+    configure_logging(settings.log)
+    # Not at the top: what --check-config and --help say should not wait for torch to be imported.
+    from worker.app import serve
+
+    asyncio.run(serve(settings, on_ready=lambda line: print(line, flush=True)))

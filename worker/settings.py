@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -10,12 +9,10 @@ from typing import Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from tiered.addresses import SOCKET_PATH_BYTES_MAX, is_loopback
 from tiered.config import LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
 
 ENV_PREFIX: Final = "TIERED_WORKER_"
-
-SOCKET_PATH_BYTES_MAX: Final = 107
-"""What the kernel takes for a Unix socket's address, less the closing zero."""
 
 
 WILDCARDS: Final = ("0.0.0.0", "::")
@@ -84,7 +81,7 @@ class Settings(SettingsGroup):
     @classmethod
     def _check_secret_where_others_reach_us(cls, value: NodeSettings, info: ValidationInfo) -> NodeSettings:
         cluster = info.data.get("cluster")
-        if cluster is not None and not cluster.secret and not _is_loopback(value.peer_host):
+        if cluster is not None and not cluster.secret and not is_loopback(value.peer_host):
             raise ValueError(
                 f"others can reach node.peer_host {value.peer_host}, so peers must prove who they are: "
                 "set cluster.secret, the same for all workers, or listen on 127.0.0.1"
@@ -95,12 +92,3 @@ class Settings(SettingsGroup):
 def _runtime_dir() -> Path:
     """This user's own folder for sockets, where the machine has one."""
     return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

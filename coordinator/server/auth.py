@@ -12,7 +12,7 @@ from fastapi import Request
 
 from coordinator.server.errors import ApiError
 from coordinator.server.services import services_of
-from coordinator.settings import is_loopback
+from tiered.addresses import is_loopback
 
 
 def require_admin(request: Request) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from tiered.addresses import SOCKET_PATH_BYTES_MAX
 from tiered.cli.cluster_file import (
     ClusterState,
     WorkerEntry,
@@ -46,7 +47,6 @@ COORDINATOR_GRACE_S: Final = 2.0
 SERVER_GRACE_S: Final = 2.0
 
 POLL_S: Final = 0.1
-SOCKET_PATH_MAX: Final = 107  # sun_path holds 108 bytes, the last one a zero
 WORKERS_MAX: Final = 64
 SECRET_VARIABLE: Final = "TIERED_WORKER_CLUSTER__SECRET"
 
@@ -191,10 +191,10 @@ class LocalCluster:
 
     def _make_run_dir(self) -> None:
         longest = len(os.fsencode(self._socket_path(f"worker-{self.plan.n_workers}")))
-        if longest > SOCKET_PATH_MAX:
+        if longest > SOCKET_PATH_BYTES_MAX:
             raise ConfigError(
                 f"TIERED_RUN_DIR: a socket in {self.run_dir} would have a path of {longest} bytes, the system allows "
-                f"{SOCKET_PATH_MAX}; set TIERED_RUN_DIR to a shorter directory, such as /tmp/tiered",
+                f"{SOCKET_PATH_BYTES_MAX}; set TIERED_RUN_DIR to a shorter directory, such as /tmp/tiered",
                 field="run_dir",
             )
         _remove_runs_of_the_dead()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote
 
+from tiered.addresses import SOCKET_PATH_BYTES_MAX
 from tiered.errors import ConfigError
 
 START_S: Final = 10.0
@@ -24,8 +24,6 @@ START_S: Final = 10.0
 STOP_S: Final = 5.0
 _POLL_S: Final = 0.005
 _LOG_TAIL_BYTES: Final = 2_000
-_SOCKET_PATH_BYTES: Final = 104 if sys.platform == "darwin" else 108
-"""Size of sockaddr_un.sun_path, its closing zero included."""
 
 
 def find_server_binary(binary: Path | None = None) -> Path:
@@ -91,10 +89,10 @@ class EmbeddedServer:
         directory.mkdir(parents=True, exist_ok=True)
         directory = directory.resolve()
         socket_path, log_path = directory / "redis.sock", directory / "redis.log"
-        if len(bytes(socket_path)) >= _SOCKET_PATH_BYTES:
+        if len(bytes(socket_path)) > SOCKET_PATH_BYTES_MAX:
             raise ConfigError(
                 f"redis: the path of a Unix socket in {directory} would have {len(bytes(socket_path))} bytes, "
-                f"{_SOCKET_PATH_BYTES - 1} is the most; choose a directory with a shorter path"
+                f"{SOCKET_PATH_BYTES_MAX} is the most; choose a directory with a shorter path"
             )
         socket_path.unlink(missing_ok=True)
         command: list[str] = [str(find_server_binary(binary))]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.settings import ENV_PREFIX, Settings, is_loopback
+from coordinator.settings import ENV_PREFIX, Settings
+from tiered.addresses import is_loopback
 from tiered.config import Loaded, describe_settings, load_settings, parse_assignments
 from tiered.errors import ConfigError
 
