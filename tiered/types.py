@@ -28,6 +28,10 @@ LeaseId = NewType("LeaseId", int)
 
 HASH_BYTES = 32
 
+HINT_CHARS_MAX = 256
+HINT_LABELS_MAX = 8
+"""Hints are remembered, so they are bounded."""
+
 
 class Source(enum.StrEnum):
     """Where a served block came from. The order is nearest first."""
@@ -125,6 +129,48 @@ class Owner:
 
     node: NodeId
     epoch: Epoch
+
+
+class Continues(enum.StrEnum):
+    """Whether the caller expects another request that begins with this one's tokens."""
+
+    UNKNOWN = "unknown"
+    YES = "yes"
+    NO = "no"
+
+
+class Hints(msgspec.Struct, frozen=True, array_like=True):
+    """What a caller knows of a request beyond its tokens. All of it may be wrong: policies learn what it is worth.
+
+    continues:     whether this conversation goes on.
+    ttl_s:         nobody will ask for it again after this many idle seconds.
+    session:       the caller's own name of the conversation, for a later ``close``.
+    labels:        what kind of request it is, such as its model or tool list: kinds that policies may tell apart.
+    output_tokens: how long the answer was, once that is known.
+
+    Errors: ValueError naming the field.
+    """
+
+    continues: Continues = Continues.UNKNOWN
+    ttl_s: float | None = None
+    session: str = ""
+    labels: tuple[str, ...] = ()
+    output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.ttl_s is not None and not 0 <= self.ttl_s < float("inf"):
+            raise ValueError(f"hints.ttl_s: {self.ttl_s} is not a number of seconds from 0 on")
+        if len(self.session) > HINT_CHARS_MAX:
+            raise ValueError(f"hints.session: {len(self.session)} characters are more than {HINT_CHARS_MAX}")
+        if len(self.labels) > HINT_LABELS_MAX or any(len(label) > HINT_CHARS_MAX for label in self.labels):
+            raise ValueError(
+                f"hints.labels: at most {HINT_LABELS_MAX} labels of at most {HINT_CHARS_MAX} characters each"
+            )
+        if self.output_tokens is not None and self.output_tokens < 0:
+            raise ValueError(f"hints.output_tokens: {self.output_tokens} is not a number of tokens")
+
+
+NO_HINTS = Hints()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
 from tiered.core.pump import pump, take
 from tiered.core.release import drop_connection, expire, release
+from tiered.core.requests import close_session, saving
 from tiered.core.stats import node_stats
 from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, TierError
 from tiered.hashing.scope import ModelScope
@@ -36,7 +37,7 @@ from tiered.seam.handoff import Handoff
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
-from tiered.types import BlockHash, BlockId, LeaseId, NodeId, NodeStats, TenantId
+from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, NodeId, NodeStats, TenantId
 
 PEER_CONNECTION = 0
 """Holds the leases under which peers are sent blocks; engines' connections count from 1."""
@@ -102,14 +103,21 @@ class HotTier:
         self._engines.discard(connection)
         if self._built is None:
             return 0
-        n_leases = drop_connection(self._built.core, connection)
+        n_leases = drop_connection(self._built.core, connection, now=self.clock.now())
         self._pump()
         return n_leases
 
     # What engines ask.
 
     async def match(
-        self, *, connection: int, tenant: TenantId, scope_id: bytes, hashes: Sequence[BlockHash], asked_tokens: int
+        self,
+        *,
+        connection: int,
+        tenant: TenantId,
+        scope_id: bytes,
+        hashes: Sequence[BlockHash],
+        asked_tokens: int,
+        hints: Hints = NO_HINTS,
     ) -> tuple[Lease, int, int]:
         """The lease, and how many blocks after the hot ones peers and Redis are said to have."""
         core = self._core()
@@ -121,6 +129,7 @@ class HotTier:
             scope_id=scope_id,
             asked_tokens=asked_tokens,
             now=self.clock.now(),
+            hints=hints,
         )
         below = hashes[len(lease.pinned) :]
         if not below:
@@ -146,8 +155,19 @@ class HotTier:
         if not op.done:
             detach(core, op)
 
-    def open(self, *, connection: int, tenant: TenantId, scope_id: bytes, hashes: Sequence[BlockHash]) -> Lease:
-        return open_lease(self._core(), hashes, connection=connection, tenant=tenant, scope_id=scope_id)
+    def open(
+        self,
+        *,
+        connection: int,
+        tenant: TenantId,
+        scope_id: bytes,
+        hashes: Sequence[BlockHash],
+        hints: Hints = NO_HINTS,
+    ) -> Lease:
+        core = self._core()
+        lease = open_lease(core, hashes, connection=connection, tenant=tenant, scope_id=scope_id)
+        saving(core, lease, now=self.clock.now(), hints=hints)
+        return lease
 
     async def allocate(self, lease: Lease, *, n_blocks_max: int, wait_s: float) -> Grant:
         """Slots to fill; waits for room to be made, at the end without copies of what leaves."""
@@ -172,14 +192,18 @@ class HotTier:
 
     def release(self, lease_id: LeaseId, *, connection: int, used_tokens: int) -> bool:
         """False when the lease had ended before."""
-        core = self._core()
-        expire(core, self.clock.now())
+        core, now = self._core(), self.clock.now()
+        expire(core, now)
         try:
             lease = core.lease(lease_id, connection=connection)
         except OwnershipError:
             return False
-        release(core, lease, used_tokens=used_tokens)
+        release(core, lease, used_tokens=used_tokens, now=now)
         return True
+
+    def close_session(self, tenant: TenantId, session: str) -> None:
+        if self._built is not None:
+            close_session(self._built.core, tenant, session, now=self.clock.now())
 
     def lease(self, lease_id: LeaseId, *, connection: int) -> Lease:
         return self._core().lease(lease_id, connection=connection)

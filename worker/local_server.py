@@ -25,6 +25,7 @@ from tiered.wire.messages import (
     Allocated,
     Attach,
     Attached,
+    CloseSession,
     Commit,
     Committed,
     EngineReply,
@@ -38,6 +39,7 @@ from tiered.wire.messages import (
     Opened,
     Release,
     Released,
+    SessionClosed,
 )
 from tiered.wire.numbers import pack_checksums, pack_ids, pack_sources, unpack_checksums
 from worker.hot_tier import HotTier
@@ -195,6 +197,7 @@ class _Engine:
                     tenant=_tenant(request.tenant),
                     scope_id=request.scope_id,
                     hashes=split_hashes(request.hashes),
+                    hints=request.hints,
                 )
                 return Opened(lease.lease_id)
             case Allocate():
@@ -211,6 +214,9 @@ class _Engine:
                     LeaseId(request.lease), connection=self._connection, used_tokens=request.used_tokens
                 )
                 return Released(held)
+            case CloseSession():
+                self._hot.close_session(_tenant(request.tenant), request.session)
+                return SessionClosed()
             case _:
                 raise ProtocolError(f"{type(request).__name__} has no answer here")
 
@@ -221,6 +227,7 @@ class _Engine:
             scope_id=request.scope_id,
             hashes=split_hashes(request.hashes),
             asked_tokens=request.asked_tokens,
+            hints=request.hints,
         )
         return Matched(
             lease=lease.lease_id,

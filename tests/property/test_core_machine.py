@@ -235,7 +235,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.core.leases) > 2)
     @rule(connection=st.integers(1, 2))
     def drop_connection(self, connection: int) -> None:
-        drop_connection(self.core, connection)
+        drop_connection(self.core, connection, now=self.world.now)
 
     @rule(after=st.sampled_from([0.1, 1.0, 5.0, 12.0]))
     def expire(self, after: float) -> None:
@@ -344,7 +344,7 @@ class CoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """All ends: connections, time, movers. Nothing may be left but what is resident."""
         for connection in range(3):
-            drop_connection(self.core, connection)
+            drop_connection(self.core, connection, now=self.world.now)
         seam, core = self.world.seam, self.core
         for _ in range(1_000):
             self.turn()

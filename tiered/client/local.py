@@ -23,6 +23,7 @@ from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
 from tiered.core.pump import pump, take
 from tiered.core.release import expire, release
+from tiered.core.requests import close_session, saving
 from tiered.errors import OwnershipError, TierError
 from tiered.hashing.chain import Extras, chain_hashes
 from tiered.hashing.scope import ModelScope, scope_id, tenant_label
@@ -32,7 +33,7 @@ from tiered.seam.driver import Driver
 from tiered.seam.handoff import Handoff
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.redis.tier import RedisTier
-from tiered.types import BlockHash, LeaseId, TenantId
+from tiered.types import NO_HINTS, BlockHash, Hints, LeaseId, TenantId
 
 _CONNECTION = 1
 
@@ -66,7 +67,9 @@ class LocalClient:
             self.core.ledger.set_policies(policies)
             pump(self.core, self._handoff)
 
-    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+    def match(
+        self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
+    ) -> Match:
         root = scope_id(self.scope, label=tenant_label(tenant))
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         now = self._clock.now()
@@ -80,6 +83,7 @@ class LocalClient:
                 scope_id=root,
                 asked_tokens=len(tokens),
                 now=now,
+                hints=hints,
             )
             records = self.core.table.records
             block_ids = tuple(lease.pinned)
@@ -134,10 +138,11 @@ class LocalClient:
     def release(self, match: Match, *, used_tokens: int) -> bool:
         if match.lease is None:
             return False
+        now = self._clock.now()
         with self._changed:
-            expire(self.core, self._clock.now())
+            expire(self.core, now)
             try:
-                release(self.core, self._lease(match.lease), used_tokens=used_tokens)
+                release(self.core, self._lease(match.lease), used_tokens=used_tokens, now=now)
             except OwnershipError:
                 return False
             pump(self.core, self._handoff)
@@ -151,18 +156,24 @@ class LocalClient:
         fill: Fill,
         extras: Extras | None = None,
         wait_s: float = 0.25,
+        hints: Hints = NO_HINTS,
     ) -> Saved:
         root = scope_id(self.scope, label=tenant_label(tenant))
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         with self._changed:
             lease = open_lease(self.core, hashes, connection=_CONNECTION, tenant=tenant, scope_id=root)
+            saving(self.core, lease, now=self._clock.now(), hints=hints)
         try:
             session = _Session(self, lease)
             return run_save(session, self._pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
         finally:
             with self._changed:
-                release(self.core, lease, used_tokens=0)
+                release(self.core, lease, used_tokens=0, now=self._clock.now())
                 pump(self.core, self._handoff)
+
+    def close_session(self, session: str, *, tenant: TenantId) -> None:
+        with self._changed:
+            close_session(self.core, tenant, session, now=self._clock.now())
 
     def close(self) -> None:
         self._driver.close(timeout_s=5.0)

@@ -11,6 +11,8 @@ Use, for one request::
     if not client.release(match, used_tokens=n):
         ... the pins had ended: drop the copy, compute instead ...
     client.save(tokens, tenant=tenant, fill=copy_my_kv_into_blocks)
+
+A caller that knows whether the conversation goes on says so in ``hints``; eviction policies may learn from it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tiered.hashing.chain import Extras
 from tiered.layout import KvLayout
-from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
+from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
 if TYPE_CHECKING:
     from tiered.pool.pool import BlockPool
@@ -82,7 +84,9 @@ class CacheClient(Protocol):
     def pool(self) -> BlockPool | None:
         """The blocks' memory; None while there is no worker. May change after a reconnect: ask each time."""
 
-    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+    def match(
+        self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
+    ) -> Match:
         """The longest cached prefix of the full blocks of ``tokens``. ValueError for tokens outside u32."""
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
@@ -99,7 +103,11 @@ class CacheClient(Protocol):
         fill: Fill,
         extras: Extras | None = None,
         wait_s: float = 0.25,
+        hints: Hints = NO_HINTS,
     ) -> Saved:
         """Store the full blocks of ``tokens`` that are not here yet; waits for room at most ``wait_s`` in all."""
+
+    def close_session(self, session: str, *, tenant: TenantId) -> None:
+        """The conversation that hints named so is over; its blocks need not be kept for its sake."""
 
     def close(self) -> None: ...

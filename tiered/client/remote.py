@@ -26,7 +26,7 @@ from tiered.layout import KvLayout
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
 from tiered.pool.share import open_cuda_handle
-from tiered.types import BlockId, LeaseId, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, LeaseId, TenantId
 from tiered.wire.connection import Connection, connect_unix
 from tiered.wire.framing import ENGINE_REPLIES
 from tiered.wire.messages import (
@@ -34,6 +34,7 @@ from tiered.wire.messages import (
     Allocated,
     Attach,
     Attached,
+    CloseSession,
     Commit,
     Committed,
     EngineReply,
@@ -45,6 +46,7 @@ from tiered.wire.messages import (
     Opened,
     Release,
     Released,
+    SessionClosed,
 )
 from tiered.wire.messages import (
     Loaded as LoadedMessage,
@@ -120,10 +122,14 @@ class RemoteClient:
     def attached(self) -> bool:
         return self._link is not None
 
-    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
+    def match(
+        self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
+    ) -> Match:
         root = scope_id(self.scope, label=tenant_label(tenant))
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
-        request = MatchMessage(tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens))
+        request = MatchMessage(
+            tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens), hints=hints
+        )
         with self._lock:
             nothing = Match(tenant=tenant, scope_id=root, hashes=hashes, asked_tokens=len(tokens))
 
@@ -172,13 +178,14 @@ class RemoteClient:
         fill: Fill,
         extras: Extras | None = None,
         wait_s: float = 0.25,
+        hints: Hints = NO_HINTS,
     ) -> Saved:
         root = scope_id(self.scope, label=tenant_label(tenant))
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         if not hashes:
             return Saved()
         with self._lock:
-            request = Open(tenant=tenant, scope_id=root, hashes=join_hashes(hashes))
+            request = Open(tenant=tenant, scope_id=root, hashes=join_hashes(hashes), hints=hints)
             timeout_s = self._options.call_timeout_s
             lease = self._call(request, Opened, lambda reply: reply.lease, timeout_s=timeout_s)
             pool = self.pool
@@ -192,6 +199,11 @@ class RemoteClient:
             finally:
                 ended = Release(lease=lease, used_tokens=0)
                 self._call(ended, Released, lambda reply: reply.held, timeout_s=timeout_s)
+
+    def close_session(self, session: str, *, tenant: TenantId) -> None:
+        with self._lock:
+            request = CloseSession(tenant=tenant, session=session)
+            self._call(request, SessionClosed, lambda _: None, timeout_s=self._options.call_timeout_s)
 
     def close(self) -> None:
         self._closed.set()

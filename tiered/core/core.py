@@ -17,7 +17,7 @@ from tiered.blocks.table import BlockTable
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
 from tiered.errors import OwnershipError
-from tiered.eviction.policy import EvictionPolicy, PolicyFactory
+from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
 from tiered.jobs import CopyDone, Job
 from tiered.prefix.index import PrefixIndex
 from tiered.tenancy.ledger import HotLedger
@@ -88,9 +88,11 @@ class CacheCore:
     jobs: list[Job] = field(init=False, default_factory=list)
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
     _last_id: int = field(init=False, default=0)
+    _learns: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.table = BlockTable(self.n_blocks)
+        self._learns = isinstance(self.options.policy(self.n_blocks), RequestAware)
 
     # Ids, leases, counters.
 
@@ -180,6 +182,14 @@ class CacheCore:
         policy = self.policies.get(tenant)
         if policy is None:
             policy = self.policies[tenant] = self.options.policy(self.n_blocks)
+        return policy
+
+    def learner_of(self, tenant: TenantId) -> RequestAware | None:
+        """The tenant's policy, where policies learn from requests."""
+        if not self._learns:
+            return None
+        policy = self.policy_of(tenant)
+        assert isinstance(policy, RequestAware)
         return policy
 
     def _tell_policy(self, block_id: BlockId, record: BlockRecord) -> None:

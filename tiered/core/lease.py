@@ -19,6 +19,7 @@ class Lease:
                the engine may be in the middle of a copy.
     origins:   for the hashes after the hot ones, where each may be fetched from, nearest first.
     has_grown: blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
+    is_told:   a policy was told of its request and not yet of its end; output_tokens: of the answer, if known.
     expires_at: when the pins end by themselves.
     """
 
@@ -35,3 +36,5 @@ class Lease:
     origins: dict[int, tuple[Origin, ...]] = field(default_factory=dict)
     has_grown: bool = False
     counted: bool = False
+    is_told: bool = False
+    output_tokens: int | None = None

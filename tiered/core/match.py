@@ -12,8 +12,9 @@ from tiered.blocks.record import NO_PARENT, NO_TENANT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
+from tiered.core.requests import looked_up
 from tiered.jobs import Origin
-from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
+from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
 
 def match(
@@ -25,6 +26,7 @@ def match(
     scope_id: bytes,
     asked_tokens: int,
     now: float,
+    hints: Hints = NO_HINTS,
 ) -> Lease:
     """Pin what is hot and open the request's lease. Cost: about half a microsecond a block."""
     lease = open_lease(
@@ -36,6 +38,7 @@ def match(
         asked_tokens=asked_tokens,
         expires_at=now + core.options.match_lease_s,
     )
+    looked_up(core, lease, now=now, hints=hints)
     run = core.index.match(hashes)
     pin_run(core, lease, run, [Source.HOT] * len(run))
     return lease

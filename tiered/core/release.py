@@ -5,24 +5,29 @@ from __future__ import annotations
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
 from tiered.core.match import touch_prefix
+from tiered.core.requests import ended
 from tiered.types import Source, TokenCounts
 
 
-def release(core: CacheCore, lease: Lease, *, used_tokens: int) -> None:
+def release(core: CacheCore, lease: Lease, *, used_tokens: int, now: float | None = None) -> None:
     """End the lease. used_tokens: how many of the prompt's first tokens came from the cache, as the engine says.
 
     Counted per source of the blocks they lay in; all else the request asked for was missed, so that
     asked == hot + peer + redis + missed holds whatever happened.
+
+    now: when the request ended; None where it goes on without its blocks and somebody else will say.
     """
     _count(core, lease, used_tokens)
+    if now is not None:
+        ended(core, lease, now=now)
     _give_back(core, lease)
 
 
-def drop_connection(core: CacheCore, connection: int) -> int:
+def drop_connection(core: CacheCore, connection: int, *, now: float) -> int:
     """The engine is gone: end all its leases, return how many. What it had not released was not used."""
     gone = [lease for lease in core.leases.values() if lease.connection == connection]
     for lease in gone:
-        release(core, lease, used_tokens=0)
+        release(core, lease, used_tokens=0, now=now)
     return len(gone)
 
 
@@ -30,7 +35,7 @@ def expire(core: CacheCore, now: float) -> int:
     """End leases whose time is over. One that is being written under stays until its connection ends (I2)."""
     lapsed = [lease for lease in core.leases.values() if lease.expires_at <= now and not lease.filling]
     for lease in lapsed:
-        release(core, lease, used_tokens=0)
+        release(core, lease, used_tokens=0, now=now)
     return len(lapsed)
 
 

@@ -12,10 +12,10 @@ remembers what left (a ghost) remembers keys.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
 
-from tiered.types import BlockHash, BlockId
+from tiered.types import BlockHash, BlockId, Hints
 
 
 class EvictionPolicy(Protocol):
@@ -49,6 +49,28 @@ class EvictionPolicy(Protocol):
         """
 
     def __len__(self) -> int: ...
+
+
+@runtime_checkable
+class RequestAware(Protocol):
+    """What a policy offers besides, if it learns from whole requests and their times.
+
+    ``request`` names one for as long as it runs and is never used again. Times are seconds on one clock and do not
+    run backwards. Whatever arrives here about a block comes before ``on_hit`` and ``on_insert`` tell of it.
+    """
+
+    def on_request(self, request: int, path: Sequence[BlockHash], *, now: float, hints: Hints) -> None:
+        """A prompt is looked up. path: all its full blocks, cached or not."""
+
+    def on_save(self, request: int, path: Sequence[BlockHash], *, now: float, hints: Hints) -> None:
+        """A prompt's blocks are about to be stored, perhaps with those of its answer behind them: the rest of a
+        request that was looked up, or one that nobody looked up before."""
+
+    def on_end(self, request: int, *, now: float, output_tokens: int | None) -> None:
+        """Nothing more comes of the request under this name."""
+
+    def on_close(self, session: str, *, now: float) -> None:
+        """The caller says that the conversation of this name is over."""
 
 
 PolicyFactory: TypeAlias = Callable[[int], EvictionPolicy]

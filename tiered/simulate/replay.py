@@ -8,22 +8,32 @@ there is room. A block hit counts only inside that prefix.
 from __future__ import annotations
 
 import enum
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tiered.core.allocate import allocate
 from tiered.core.commit import commit
 from tiered.core.core import CacheCore, CoreOptions
+from tiered.core.lease import Lease
 from tiered.core.match import match
 from tiered.core.release import release
+from tiered.core.requests import ended
 from tiered.eviction.registry import policy_factory
 from tiered.simulate.redis_model import RedisModel
 from tiered.simulate.trace import Request
-from tiered.types import BlockHash, TenantId
+from tiered.types import BlockHash, Hints, TenantId
 
 SCOPE = b"simulated"
 CONNECTION = 1
+
+
+LABEL_FIELDS: Final = ("subagent", "model", "sys_prompt", "tool_tokens")
+
+OUTPUT_TOKEN_S: Final = 0.03
+"""How long a request runs for each token of its answer, where its trace does not say how long it ran."""
 
 
 class Routing(enum.StrEnum):
@@ -49,6 +59,14 @@ class Setup:
     routing: Routing = Routing.ROUND_ROBIN
     write_policy: WritePolicy = WritePolicy.ON_EVICT
     tenant_of: Callable[[Request], TenantId] = lambda request: TenantId("all")
+    hints_of: Callable[[int, Request], Hints] = lambda number, request: hints_of_trace(request)
+    """What the caller of the request with this number says of it."""
+
+
+def hints_of_trace(request: Request) -> Hints:
+    """The labels that a trace's own fields give: what kind of client and model it is."""
+    fields = request.fields
+    return Hints(labels=tuple(f"{name}={fields[name]}" for name in LABEL_FIELDS if name in fields))
 
 
 @dataclass(slots=True)
@@ -102,8 +120,11 @@ class Fleet:
         )
         self.cores = [CacheCore(options, setup.hot_blocks) for _ in range(setup.n_workers)]
         self._hashes: dict[int, BlockHash] = {}
+        self._running: list[tuple[float, int, int, CacheCore, Lease]] = []
+        """Requests by when they end; their blocks are free to leave before that, as one comes after the other."""
 
     def serve(self, number: int, request: Request) -> None:
+        self._end_until(request.arrival_s)
         tenant = self._setup.tenant_of(request)
         hashes = self._hash(request.blocks)
         core = self.cores[self._route(number, request)]
@@ -115,6 +136,7 @@ class Fleet:
             scope_id=SCOPE,
             asked_tokens=len(hashes),
             now=request.arrival_s,
+            hints=self._setup.hints_of(number, request),
         )
         n_hot = len(lease.pinned)
         found = self._below(core, hashes[n_hot:])
@@ -125,7 +147,14 @@ class Fleet:
                 break
             commit(core, lease, [None] * len(grant.block_ids))
         release(core, lease, used_tokens=n_hot)
+        ends_at = request.arrival_s + _service_s(request)
+        heapq.heappush(self._running, (ends_at, number, request.output_tokens, core, lease))
         self._settle(core, hashes[: n_hot + found.total()])
+
+    def _end_until(self, now: float) -> None:
+        while self._running and self._running[0][0] <= now:
+            ends_at, _, output_tokens, core, lease = heapq.heappop(self._running)
+            ended(core, lease, now=ends_at, output_tokens=output_tokens)
 
     def _hash(self, blocks: Sequence[int]) -> list[BlockHash]:
         known = self._hashes
@@ -177,3 +206,8 @@ class Fleet:
             self.outcome.redis_writes += self._redis.put(events.removed)
         elif write is WritePolicy.ON_COMMIT:
             self.outcome.redis_writes += self._redis.put(tuple(reversed(events.stored)))
+
+
+def _service_s(request: Request) -> float:
+    api_ms = request.fields.get("api_ms")
+    return request.output_tokens * OUTPUT_TOKEN_S if api_ms is None else float(api_ms) / 1e3

@@ -12,6 +12,7 @@ import msgspec
 
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
+from tiered.types import NO_HINTS, Hints
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 16 << 20
@@ -59,6 +60,7 @@ class Match(Message, frozen=True):
     scope_id: bytes
     hashes: bytes
     asked_tokens: int
+    hints: Hints = NO_HINTS
 
 
 class Matched(Message, frozen=True):
@@ -92,6 +94,7 @@ class Open(Message, frozen=True):
     tenant: str
     scope_id: bytes
     hashes: bytes
+    hints: Hints = NO_HINTS
 
 
 class Opened(Message, frozen=True):
@@ -136,8 +139,21 @@ class Released(Message, frozen=True):
     held: bool
 
 
-EngineRequest: TypeAlias = Attach | Match | Load | Open | Allocate | Commit | Release
-EngineReply: TypeAlias = Attached | Matched | Loaded | Opened | Allocated | Committed | Released | Failure
+class CloseSession(Message, frozen=True):
+    """The conversation that hints named so is over."""
+
+    tenant: str
+    session: str
+
+
+class SessionClosed(Message, frozen=True):
+    pass
+
+
+EngineRequest: TypeAlias = Attach | Match | Load | Open | Allocate | Commit | Release | CloseSession
+EngineReply: TypeAlias = (
+    Attached | Matched | Loaded | Opened | Allocated | Committed | Released | SessionClosed | Failure
+)
 
 
 # Worker <-> worker.

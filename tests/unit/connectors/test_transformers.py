@@ -24,7 +24,7 @@ from tiered.errors import ConfigError
 from tiered.hashing.chain import Extras
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
-from tiered.types import Source, TenantId
+from tiered.types import NO_HINTS, Hints, Source, TenantId
 
 TENANT = TenantId("acme")
 CHUNK, BLOCK = 32, 8
@@ -199,8 +199,10 @@ class Unreliable:
     def pool(self) -> BlockPool | None:
         return None if self.gone else self.inner.pool
 
-    def match(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Match:
-        return self.inner.match(tokens, tenant=tenant, extras=extras)
+    def match(
+        self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
+    ) -> Match:
+        return self.inner.match(tokens, tenant=tenant, extras=extras, hints=hints)
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
         self.before_load(match)
@@ -218,10 +220,14 @@ class Unreliable:
         fill: Fill,
         extras: Extras | None = None,
         wait_s: float = 0.25,
+        hints: Hints = NO_HINTS,
     ) -> Saved:
         if self.gone:
             return Saved(reason="unavailable")
-        return self.inner.save(tokens, tenant=tenant, fill=fill, extras=extras, wait_s=wait_s)
+        return self.inner.save(tokens, tenant=tenant, fill=fill, extras=extras, wait_s=wait_s, hints=hints)
+
+    def close_session(self, session: str, *, tenant: TenantId) -> None:
+        self.inner.close_session(session, tenant=tenant)
 
     def close(self) -> None: ...
 

@@ -89,7 +89,7 @@ def test_a_hash_that_comes_twice_in_one_chain_is_filled_once() -> None:
     lease = world.open([prompt[0], prompt[0], prompt[1]])
     assert len(world.allocate(lease).block_ids) == 1
     world.commit(lease)
-    drop_connection(world.core, 1)
+    drop_connection(world.core, 1, now=world.now)
     world.turn()
     assert world.hot(prompt) == 1
 

@@ -301,7 +301,7 @@ def test_all_that_was_announced_is_taken_back_when_it_leaves() -> None:
     events = world.core.drain_events()
     assert set(events.stored) == set(prompt)
     assert events.removed == ()
-    drop_connection(world.core, 1)
+    drop_connection(world.core, 1, now=world.now)
     make_room(world.core, asking=NO_TENANT, n_blocks=4, copy=False)
     world.save(prompt[:1])
     events = world.core.drain_events()

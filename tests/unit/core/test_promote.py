@@ -166,7 +166,7 @@ def test_jobs_that_end_out_of_order_are_committed_in_order() -> None:
 def test_a_dropped_lease_keeps_its_slots_until_the_fetch_has_ended() -> None:
     world, prompt = World(4), chain("p", 4)
     world.load(world.match(prompt, below=[REDIS]))
-    assert drop_connection(world.core, 1) == 1
+    assert drop_connection(world.core, 1, now=world.now) == 1
     world.turn()
     assert world.core.blocks_in(BlockState.FILLING) == 4
     assert world.save(chain("q", 4), tenant=BLUE) == (0, "full")

@@ -79,12 +79,12 @@ def test_a_connection_that_ends_gives_back_all_its_leases_and_no_others() -> Non
     world.match(prompt)
     world.allocate(world.open(chain("half", 2)))
     other = world.match(prompt, connection=2)
-    assert drop_connection(world.core, 1) == 2
+    assert drop_connection(world.core, 1, now=world.now) == 2
     world.turn()
     assert list(world.core.leases) == [other.lease_id]
     assert world.core.filling == {}
     assert counted(world) == TokenCounts(asked=8, missed=8)
-    assert drop_connection(world.core, 1) == 0
+    assert drop_connection(world.core, 1, now=world.now) == 0
 
 
 def test_pins_end_by_themselves_when_their_time_is_over() -> None:

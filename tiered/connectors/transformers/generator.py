@@ -31,7 +31,7 @@ from tiered.connectors.transformers.pins import Pins, PinsEnded
 from tiered.errors import BlockNotResident
 from tiered.hashing.chain import Extras
 from tiered.pool.pool import BlockPool
-from tiered.types import BlockId, Source, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, Source, TenantId
 
 
 class Reuse(enum.Enum):
@@ -92,6 +92,16 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ask:
+    """What the cache is asked for, in one request's lookup and save."""
+
+    tokens: Sequence[int]
+    tenant: TenantId
+    extras: Extras | None
+    hints: Hints
+
+
+@dataclass(frozen=True, slots=True)
 class _Start:
     """What the computation starts from. pins: of blocks that the cache reads in place."""
 
@@ -135,21 +145,22 @@ class CachedGenerator:
         max_new_tokens: int,
         stop_tokens: frozenset[int] = frozenset(),
         extras: Extras | None = None,
+        hints: Hints = NO_HINTS,
     ) -> Generation:
         """Greedy decoding. ValueError for an empty prompt or one longer than the model's context."""
         self._check(prompt, max_new_tokens)
-        extras = self._with_shapes(extras)
+        ask = _Ask(prompt, tenant, self._with_shapes(extras), hints)
         started = time.perf_counter()
         capacity = len(prompt) + max_new_tokens
         with paged_attention_of(self._model) if self._paged else nullcontext():
-            start = self._reuse(prompt, tenant, extras, capacity)
+            start = self._reuse(ask, capacity)
             try:
                 answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
             except PinsEnded:  # any doubt is a miss
                 start = _Start(self._empty_cache(capacity))
                 answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
         total_s = time.perf_counter() - started
-        saved = self._save(prompt, start.cache, tenant, extras)
+        saved = self._save(ask, start.cache, len(answer.tokens))
         return Generation(
             tokens=answer.tokens,
             first_logits=answer.first_logits,
@@ -195,17 +206,17 @@ class CachedGenerator:
         device = self._model.device
         return PagedCache(self._client.layout, capacity_tokens=capacity, device=device, prefix=prefix)
 
-    def _reuse(self, prompt: Sequence[int], tenant: TenantId, extras: Extras | None, capacity: int) -> _Start:
+    def _reuse(self, ask: _Ask, capacity: int) -> _Start:
         """A cache with what could be found, and how many tokens came from where."""
         client = self._client
         if client is None:
             return _Start(DynamicCache())
-        match = client.match(prompt, tenant=tenant, extras=extras)
+        match = client.match(ask.tokens, tenant=ask.tenant, extras=ask.extras, hints=ask.hints)
         pins = Pins(client, match, hold_s=self._options.pin_s)
         try:
             loaded = client.load(match, deadline_s=self._options.load_deadline_s) if match.n_blocks else Loaded()
             pool = client.pool  # asked for once: what follows reads the memory that the blocks were loaded into
-            n_tokens = self._usable_tokens(pool, loaded, len(prompt))
+            n_tokens = self._usable_tokens(pool, loaded, len(ask.tokens))
             hit_tokens = self._by_source(loaded, n_tokens)
             cache = self._empty_cache(capacity)
             if n_tokens and pool is not None:
@@ -273,14 +284,13 @@ class CachedGenerator:
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
-    def _save(
-        self, prompt: Sequence[int], cache: DynamicCache | PagedCache, tenant: TenantId, extras: Extras | None
-    ) -> Saved:
+    def _save(self, ask: _Ask, cache: DynamicCache | PagedCache, output_tokens: int) -> Saved:
         """Store the prompt's KV; generated tokens' KV was computed in other shapes and stays out."""
         client = self._client
         if client is None:
             return Saved()
-        n_tokens = len(prompt) - len(prompt) % max(self._grain(), client.layout.block_tokens)
+        n_tokens = len(ask.tokens) - len(ask.tokens) % max(self._grain(), client.layout.block_tokens)
+        hints = msgspec.structs.replace(ask.hints, output_tokens=output_tokens)
 
         def fill(pool: BlockPool, block_ids: Sequence[BlockId], first_index: int) -> None:
             if isinstance(cache, PagedCache):
@@ -289,7 +299,7 @@ class CachedGenerator:
                 blocks_from_cache(cache, pool, block_ids, first_index)
 
         try:
-            return client.save(prompt[:n_tokens], tenant=tenant, fill=fill, extras=extras)
+            return client.save(ask.tokens[:n_tokens], tenant=ask.tenant, fill=fill, extras=ask.extras, hints=hints)
         except BlockNotResident:
             return Saved(reason="the prefix left meanwhile")
 
