@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -14,32 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.naive_policies import NAIVE, NaivePolicy
+from tests.support.naive_policies import NAIVE
+from tests.support.policy_driver import N_IDS, REQUEST_STEPS, STEPS, Driver, Steps, key_of
 from tiered.blocks.record import NO_PARENT
-from tiered.eviction.policy import EvictionPolicy, PolicyFactory
+from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
 from tiered.eviction.registry import POLICIES, policy_factory
-from tiered.types import BlockHash, BlockId
+from tiered.types import BlockId
 
-N_IDS, N_KEYS = 12, 30
-VERBS = ["insert"] * 5 + ["hit"] * 6 + ["evict"] * 4 + ["touch", "remove", "look"]
-Steps = list[tuple[str, int, int]]
-"""Verb, block, and what else the verb asks for: a key and a parent, what is refused."""
-
-
-def read_steps(script: bytes) -> Steps:
-    """Four bytes a step: hypothesis makes long scripts of bytes quickly, and shrinks them well enough."""
-    return [
-        (VERBS[verb % len(VERBS)], number % N_IDS, high << 8 | low)
-        for verb, number, high, low in zip(*[iter(script)] * 4, strict=False)
-    ]
-
-
-STEPS = st.binary(min_size=4 * 30, max_size=4 * 150).map(read_steps)
 every_policy = pytest.mark.parametrize("name", list(POLICIES))
-
-
-def key_of(name: int) -> BlockHash:
-    return BlockHash(hashlib.sha256(str(name).encode()).digest())
+every_learner = pytest.mark.parametrize(
+    "name", [name for name, factory in POLICIES.items() if isinstance(factory(1), RequestAware)]
+)
 
 
 def insert(policy: EvictionPolicy, name: int, *, key: int | None = None, parent: int = NO_PARENT) -> None:
@@ -48,80 +31,22 @@ def insert(policy: EvictionPolicy, name: int, *, key: int | None = None, parent:
     )
 
 
-class Driver:
-    """Applies the steps that make sense to a policy and to its model; both must evict the same."""
-
-    def __init__(self, name: str, n_blocks: int = N_IDS, *, looks: bool = True) -> None:
-        self.policy = POLICIES[name](n_blocks)
-        self.model: NaivePolicy = NAIVE[name](n_blocks)
-        self.n_blocks = n_blocks
-        self.looks = looks
-        self.seen: list[BlockId] = []
-        """Since the last change: proposals of the newest look, if it was broken off."""
-
-    @property
-    def known(self) -> dict[BlockId, BlockHash]:
-        return self.model.keys
-
-    def run(self, steps: Steps) -> Driver:
-        for verb, number, more in steps:
-            block_id = BlockId(number % self.n_blocks)
-            if verb == "evict":
-                self.evict(self.refused_by(more))
-            elif verb == "look":
-                if self.looks:
-                    self.look(number)
-            elif verb == "insert":
-                self.insert(block_id, more)
-            elif block_id in self.known:
-                self.report(verb, block_id)
-        return self
-
-    def insert(self, block_id: BlockId, more: int) -> None:
-        key = key_of(more % N_KEYS)
-        if block_id in self.known or key in self.known.values():
-            return
-        parents = [NO_PARENT, *self.known]
-        parent, cost = parents[more % len(parents)], 1.0 + more % 3
-        self.policy.on_insert(block_id, key=key, parent=parent, recompute_cost=cost)
-        self.model.insert(block_id, key, parent, cost)
-        self.seen = []
-
-    def report(self, verb: str, block_id: BlockId) -> None:
-        if verb == "remove" and self.seen and self.seen[-1] == block_id:
-            list(self.policy.victims())  # a look to the end stops nowhere, so this is no eviction
-        getattr(self.policy, f"on_{verb}")(block_id)
-        getattr(self.model, verb)(block_id)
-        self.seen = []
-
-    def refused_by(self, more: int) -> set[BlockId]:
-        """Nothing, few, many or nearly all."""
-        masks = [0, more & more >> 3 & more >> 5, more, more | more >> 3]
-        return {b for b in self.known if masks[more >> 12 & 3] >> b & 1}
-
-    def evict(self, refused: set[BlockId]) -> None:
-        victim = next((b for b in self.policy.victims() if b not in refused), None)
-        assert victim == self.model.evict(refused)
-        if victim is not None:
-            self.policy.on_remove(victim)
-        self.seen = []
-
-    def look(self, n_proposals: int) -> None:
-        self.seen = list(itertools.islice(self.policy.victims(), n_proposals))
+def driver_of(name: str, n_blocks: int = N_IDS, *, looks: bool = True) -> Driver:
+    return Driver(POLICIES[name](n_blocks), NAIVE[name](n_blocks), n_blocks, looks=looks)
 
 
 @every_policy
 @settings(max_examples=500)
 @given(steps=STEPS, n_blocks=st.sampled_from([1, 3, N_IDS, N_IDS]))
 def test_a_policy_proposes_in_the_order_of_its_naive_model(name: str, steps: Steps, n_blocks: int) -> None:
-    driver = Driver(name, n_blocks).run(steps)
+    driver = driver_of(name, n_blocks).run(steps)
     assert list(driver.policy.victims()) == driver.model.order()
 
 
 @every_policy
 @given(steps=STEPS)
 def test_a_policy_proposes_every_block_it_knows_once_and_no_other(name: str, steps: Steps) -> None:
-    driver = Driver(name).run(steps)
+    driver = driver_of(name).run(steps)
     assert sorted(driver.policy.victims()) == sorted(driver.known)
     assert len(driver.policy) == len(driver.known)
 
@@ -129,21 +54,21 @@ def test_a_policy_proposes_every_block_it_knows_once_and_no_other(name: str, ste
 @every_policy
 @given(steps=STEPS)
 def test_looking_for_a_victim_changes_nothing(name: str, steps: Steps) -> None:
-    looking, blind = Driver(name).run(steps), Driver(name, looks=False).run(steps)
+    looking, blind = driver_of(name).run(steps), driver_of(name, looks=False).run(steps)
     assert list(looking.policy.victims()) == list(looking.policy.victims()) == list(blind.policy.victims())
 
 
 @every_policy
 @given(steps=STEPS)
 def test_the_same_events_lead_to_the_same_order(name: str, steps: Steps) -> None:
-    one, other = Driver(name).run(steps), Driver(name).run(steps)
+    one, other = driver_of(name).run(steps), driver_of(name).run(steps)
     assert list(one.policy.victims()) == list(other.policy.victims())
 
 
 @every_policy
 @given(steps=STEPS)
 def test_victims_can_leave_until_none_is_left(name: str, steps: Steps) -> None:
-    policy = Driver(name).run(steps).policy
+    policy = driver_of(name).run(steps).policy
     for left in range(len(policy), 0, -1):
         assert len(policy) == left
         policy.on_remove(next(policy.victims()))
@@ -154,7 +79,7 @@ def test_victims_can_leave_until_none_is_left(name: str, steps: Steps) -> None:
 @given(steps=STEPS, order=st.permutations(range(N_IDS)))
 def test_blocks_may_leave_in_any_order_and_come_back(name: str, steps: Steps, order: list[int]) -> None:
     """A cleared tenant, or an eviction that the policy would not have proposed."""
-    driver = Driver(name).run(steps)
+    driver = driver_of(name).run(steps)
     for number in order:
         driver.run([("remove", number, 0)])
         assert list(driver.policy.victims()) == driver.model.order()
@@ -166,12 +91,45 @@ def test_blocks_may_leave_in_any_order_and_come_back(name: str, steps: Steps, or
 @every_policy
 @given(steps=STEPS, number=st.integers(0, N_IDS - 1))
 def test_a_block_that_comes_back_is_proposed_once(name: str, steps: Steps, number: int) -> None:
-    driver = Driver(name).run(steps)
+    driver = driver_of(name).run(steps)
     for key in (100, 101, 100):
         driver.run([("remove", number, 0)])
         insert(driver.policy, number, key=key)
         driver.model.insert(BlockId(number), key_of(key), NO_PARENT, 16.0)
     assert list(driver.policy.victims()).count(BlockId(number)) == 1
+
+
+@every_learner
+@settings(max_examples=500)
+@given(steps=REQUEST_STEPS, n_blocks=st.sampled_from([1, 3, N_IDS, N_IDS]))
+def test_a_learner_proposes_in_the_order_of_its_naive_model(name: str, steps: Steps, n_blocks: int) -> None:
+    driver = driver_of(name, n_blocks).run(steps)
+    assert list(driver.policy.victims()) == driver.model.order()
+
+
+@every_learner
+@given(steps=REQUEST_STEPS)
+def test_a_learner_proposes_every_block_it_knows_once_and_no_other(name: str, steps: Steps) -> None:
+    driver = driver_of(name).run(steps)
+    assert sorted(driver.policy.victims()) == sorted(driver.known)
+    assert len(driver.policy) == len(driver.known)
+
+
+@every_learner
+@given(steps=REQUEST_STEPS)
+def test_looking_teaches_a_learner_nothing(name: str, steps: Steps) -> None:
+    looking, blind = driver_of(name).run(steps), driver_of(name, looks=False).run(steps)
+    assert list(looking.policy.victims()) == list(blind.policy.victims())
+
+
+@every_learner
+@given(steps=REQUEST_STEPS, order=st.permutations(range(N_IDS)))
+def test_a_learners_blocks_may_leave_in_any_order_and_come_back(name: str, steps: Steps, order: list[int]) -> None:
+    driver = driver_of(name).run(steps)
+    driver.run([("remove", number, 0) for number in order])
+    assert len(driver.policy) == 0
+    driver.run([("insert", number, number + 7) for number in order])
+    assert list(driver.policy.victims()) == driver.model.order()
 
 
 @every_policy

@@ -16,6 +16,7 @@ from tiered.errors import ConfigError
 from tiered.eviction.arc import ArcPolicy
 from tiered.eviction.cost import CostPolicy
 from tiered.eviction.fifo import FifoPolicy
+from tiered.eviction.hazard.policy import HazardPolicy
 from tiered.eviction.lfu import LfuPolicy
 from tiered.eviction.lirs import LirsPolicy
 from tiered.eviction.lru import LruPolicy
@@ -29,6 +30,7 @@ POLICIES: Final[Mapping[str, PolicyFactory]] = MappingProxyType(
         "arc": ArcPolicy,
         "cost": lambda _: CostPolicy(),
         "fifo": lambda _: FifoPolicy(),
+        "hazard": HazardPolicy,
         "lfu": lambda _: LfuPolicy(),
         "lirs": LirsPolicy,
         "lru": lambda _: LruPolicy(),
