@@ -33,6 +33,17 @@ class QuotaExceeded(CapacityError):
         self.limit_bytes = limit_bytes
 
 
+class OutOfBlocks(CapacityError):
+    """A sequence cannot grow. ``holders`` says who holds what, most first, as the message does in its words."""
+
+    def __init__(self, reason: str, *, tenant: str, asked_blocks: int, holders: tuple[str, ...]) -> None:
+        held = "; ".join(holders) or "nobody holds any"
+        super().__init__(f"no room for {asked_blocks} more blocks of tenant {tenant!r}: {reason}; {held}")
+        self.tenant = tenant
+        self.asked_blocks = asked_blocks
+        self.holders = holders
+
+
 class BlockNotResident(TieredError):
     """A block id or hash that holds no committed bytes here."""
 
@@ -80,6 +91,11 @@ class TierTimeout(TierError):
 
 class OwnershipError(TieredError):
     """A right that is not, or no longer, held."""
+
+
+class ScopeMismatch(OwnershipError):
+    """An engine named a scope that is not its own for this tenant: another model's, or of a sharing label that is not
+    the tenant's, or no longer."""
 
 
 class LeaseExpired(OwnershipError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tiered.types import BlockHash, BlockId, Source, TenantId, Ticket
+from tiered.types import NO_HASH, BlockHash, BlockId, Source, TenantId, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,10 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class FetchJob:
-    """Bring blocks of one scope from one origin into slots that are FILLING."""
+    """Bring blocks of one scope from one origin into slots that are FILLING.
+
+    exact_only: values of a lossy codec do not count. Others may read the scope, and none of them may have chosen one.
+    """
 
     ticket: Ticket
     origin: Origin
@@ -40,11 +43,15 @@ class FetchJob:
     tenant: TenantId
     block_ids: tuple[BlockId, ...]
     hashes: tuple[BlockHash, ...]
+    exact_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DemoteJob:
-    """Copy one LEAVING block out of the pool, then put the copy into Redis."""
+    """Copy one LEAVING block out of the pool, then put the copy into Redis.
+
+    parent: hash of the block before it. codec: how its tenant wants it stored.
+    """
 
     ticket: Ticket
     block_id: BlockId
@@ -53,6 +60,8 @@ class DemoteJob:
     tenant: TenantId
     depth: int
     checksum: bytes | None
+    parent: BlockHash = NO_HASH
+    codec: str = "none"
 
 
 Job: TypeAlias = FetchJob | DemoteJob

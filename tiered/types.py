@@ -14,6 +14,9 @@ BlockId = NewType("BlockId", int)
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes: the chained SHA-256 identity of a block's content, the same on every machine."""
 
+NO_HASH = BlockHash(b"")
+"""Of the parent of a prefix's first block."""
+
 TenantId = NewType("TenantId", str)
 NodeId = NewType("NodeId", str)
 Epoch = NewType("Epoch", int)
@@ -25,6 +28,9 @@ Ticket = NewType("Ticket", int)
 
 LeaseId = NewType("LeaseId", int)
 """Names the pins of one request; ends with the request, its connection, or its time."""
+
+SequenceId = NewType("SequenceId", int)
+"""Names one request's tokens and blocks; ends with drop, or with its connection."""
 
 HASH_BYTES = 32
 
@@ -71,7 +77,11 @@ class TokenCounts(msgspec.Struct, frozen=True):
 
 
 class TenantStats(msgspec.Struct, frozen=True):
-    """What one node knows of one tenant; counters grow for this life of the node."""
+    """What one node knows of one tenant; counters grow for this life of the node.
+
+    hot_blocks: shared ones counted whole; hot_bytes: with its part of them. reclaimed_blocks: of those evicted, how
+    many left for another tenant; caused_blocks: of other tenants', how many left for this one.
+    """
 
     tokens: TokenCounts = TokenCounts()
     hot_blocks: int = 0
@@ -79,6 +89,8 @@ class TenantStats(msgspec.Struct, frozen=True):
     evicted_blocks: int = 0
     demoted_blocks: int = 0
     refused_blocks: int = 0
+    reclaimed_blocks: int = 0
+    caused_blocks: int = 0
 
 
 class NodeStats(msgspec.Struct, frozen=True):

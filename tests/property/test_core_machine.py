@@ -65,7 +65,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @initialize(
         policy=st.sampled_from(sorted(POLICIES)),
-        demote=st.sampled_from(["evicted", "reused", "never"]),
+        demote=st.sampled_from(["evicted", "reused", "always", "never"]),
         free_target=st.integers(0, 3),
         leaving_max=st.integers(1, 6),
         room=st.sampled_from([100, 100, 100, 5, 2, 1, 0]),

@@ -20,7 +20,7 @@ def require(holds: bool, rule: str) -> None:
 
 
 def check_table(table: BlockTable) -> None:
-    """I1 and I2, and that parents and children agree."""
+    """I1 and I2, and that parents and children agree, also on which tenants use both."""
     counts = Counter(record.state for record in table.records)
     for state in BlockState:
         require(
@@ -29,8 +29,19 @@ def check_table(table: BlockTable) -> None:
         )
     require(len(table.free_list) == counts[BlockState.FREE], "I1: the free list does not hold the FREE blocks")
     children = Counter(record.parent for record in table.records if record.parent != NO_PARENT)
+    uses = Counter((r.parent, tenant) for r in table.records if r.parent != NO_PARENT for tenant in r.tenants)
     for index, record in enumerate(table.records):
         block_id = BlockId(index)
+        if record.shares is not None:
+            require(
+                len(record.shares) > 1 and record.tenant in record.shares and record.state is BlockState.READY,
+                f"block {index} {record.state.name} of {record.tenant!r} is shared by {record.shares}",
+            )
+            for tenant, n_children in record.shares.items():
+                require(
+                    n_children == uses[block_id, tenant],
+                    f"block {index} counts {n_children} children that {tenant!r} uses, has {uses[block_id, tenant]}",
+                )
         require(
             (record.state is BlockState.FREE) == (block_id in table.free_list),
             f"I1: block {index} and the free list disagree",
@@ -49,6 +60,10 @@ def check_table(table: BlockTable) -> None:
         if record.parent != NO_PARENT:
             parent = table[record.parent]
             require(parent.state is not BlockState.FREE, f"leaf first: block {index} outlived its parent")
+            require(
+                set(record.tenants) <= set(parent.tenants),
+                f"block {index} is used by {record.tenants}, its parent only by {parent.tenants}",
+            )
             require(
                 parent.depth == record.depth - 1,
                 f"I4: block {index} at depth {record.depth} under depth {parent.depth}",

@@ -1,7 +1,8 @@
-"""The only writer of block records: allocate, commit, abort, pin, unpin, demote, evict.
+"""The only writer of block records: allocate, rename, commit, abort, pin, unpin, demote, evict.
 
-Keeps I1 (one state a block; counts sum to the pool) and I2 (a pinned block is never evicted). Knows nothing of
-hashes being looked up, of policies, or of tenants' limits.
+Keeps I1 (one state a block; counts sum to the pool) and I2 (a pinned block is never evicted). Who uses a block uses
+all of its prefix, so tenants join a prefix from its first block on and part from its end. Knows nothing of hashes
+being looked up, of policies, or of tenants' limits.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tiered.blocks.free_list import FreeList
-from tiered.blocks.record import NO_HASH, NO_PARENT, NO_TENANT, NO_TICKET, BlockRecord
+from tiered.blocks.record import NO_PARENT, NO_TENANT, NO_TICKET, BlockRecord
 from tiered.blocks.state import TRANSITIONS, BlockEvent, BlockState
 from tiered.errors import IllegalTransition
-from tiered.types import BlockHash, BlockId, TenantId, Ticket
+from tiered.types import NO_HASH, BlockHash, BlockId, TenantId, Ticket
 
 
 class BlockTable:
@@ -20,6 +21,8 @@ class BlockTable:
 
     def __init__(self, n_blocks: int) -> None:
         self._records = [BlockRecord() for _ in range(n_blocks)]
+        self.records: Sequence[BlockRecord] = self._records
+        """For reading; an attribute, as the hottest paths look records up by it."""
         self._free = FreeList(n_blocks)
         self._counts = dict.fromkeys(BlockState, 0)
         self._counts[BlockState.FREE] = n_blocks
@@ -30,10 +33,6 @@ class BlockTable:
     def __getitem__(self, block_id: BlockId) -> BlockRecord:
         """The record, for reading."""
         return self._records[block_id]
-
-    @property
-    def records(self) -> Sequence[BlockRecord]:
-        return self._records
 
     @property
     def free_list(self) -> FreeList:
@@ -58,9 +57,19 @@ class BlockTable:
         record.parent, record.depth = parent, depth
         record.children = record.pins = record.hits = 0
         record.checksum = None
+        record.copied = False
         if parent != NO_PARENT:
-            self._records[parent].children += 1
+            self._count_child(parent, tenant, 1)
         return block_id
+
+    def rename(self, block_id: BlockId, block_hash: BlockHash, *, parent: BlockId, depth: int) -> None:
+        """Give a FILLING block that hung on nothing its identity, now that its content is known."""
+        record = self._records[block_id]
+        if record.state is not BlockState.FILLING or record.parent != NO_PARENT:
+            raise IllegalTransition(f"rename of block {block_id}, {record.state.name} under parent {record.parent}")
+        record.block_hash, record.parent, record.depth = block_hash, parent, depth
+        if parent != NO_PARENT:
+            self._count_child(parent, record.tenant, 1)
 
     def commit(self, block_id: BlockId, checksum: bytes | None) -> None:
         """FILLING -> READY: the bytes are whole and will not change until the block leaves."""
@@ -75,7 +84,9 @@ class BlockTable:
 
     def evict(self, block_id: BlockId) -> None:
         """READY -> FREE, without a copy elsewhere. The caller has taken it out of the index."""
-        self._forbid_in_use(block_id, "evict")
+        record = self._records[block_id]
+        if record.pins or record.children:
+            self._forbid_in_use(block_id, "evict")
         self._move(block_id, BlockEvent.EVICT)
         self._forget(block_id)
 
@@ -101,6 +112,9 @@ class BlockTable:
             self._forget(block_id)
         return True
 
+    def note_copied(self, block_id: BlockId) -> None:
+        self._records[block_id].copied = True
+
     def pin(self, block_id: BlockId) -> None:
         record = self._records[block_id]
         if record.state is BlockState.FREE:
@@ -113,18 +127,68 @@ class BlockTable:
             raise IllegalTransition(f"unpin of block {block_id}, which has no pin")
         record.pins -= 1
 
-    def may_leave(self, block_id: BlockId) -> bool:
-        """READY, unpinned and a leaf: what an eviction may take."""
+    def join(self, block_id: BlockId, tenant: TenantId) -> None:
+        """One more tenant uses a READY block; it uses the parent already, and none of the children yet."""
         record = self._records[block_id]
-        return record.state is BlockState.READY and record.pins == 0 and record.children == 0
+        if record.state is not BlockState.READY or record.used_by(tenant):
+            raise IllegalTransition(f"{tenant!r} joins block {block_id}, {record.state.name} of {record.tenants}")
+        if record.parent != NO_PARENT:
+            self._count_use(record.parent, tenant, 1)
+        if record.shares is None:
+            record.shares = {record.tenant: record.children}
+        record.shares[tenant] = 0
+
+    def part(self, block_id: BlockId, tenant: TenantId) -> None:
+        """One of several tenants uses the block no more."""
+        record = self._records[block_id]
+        shares = record.shares
+        if shares is None or shares.get(tenant) != 0 or record.pins:
+            raise IllegalTransition(f"{tenant!r} parts from block {block_id}, {shares} with {record.pins} pins")
+        del shares[tenant]
+        record.tenant = next(iter(shares))
+        if len(shares) == 1:
+            record.shares = None
+        if record.parent != NO_PARENT:
+            self._count_use(record.parent, tenant, -1)
+
+    def may_leave(self, block_id: BlockId) -> bool:
+        """READY, unpinned, a leaf and one tenant's alone: what an eviction may take."""
+        record = self._records[block_id]
+        return (
+            record.state is BlockState.READY and record.pins == 0 and record.children == 0 and record.shares is None
+        )
+
+    def may_part(self, block_id: BlockId, tenant: TenantId) -> bool:
+        """READY, unpinned, used by others too, and by this tenant as a leaf."""
+        record = self._records[block_id]
+        shares = record.shares
+        return (
+            shares is not None and shares.get(tenant) == 0 and record.state is BlockState.READY and record.pins == 0
+        )
+
+    def _count_child(self, block_id: BlockId, tenant: TenantId, by: int) -> None:
+        """A child came or went that the tenant alone uses."""
+        record = self._records[block_id]
+        record.children += by
+        if record.shares is not None or record.tenant != tenant:
+            self._count_use(block_id, tenant, by)
+
+    def _count_use(self, block_id: BlockId, tenant: TenantId, by: int) -> None:
+        """A child that the tenant uses came or went."""
+        record = self._records[block_id]
+        if record.shares is not None and tenant in record.shares:
+            record.shares[tenant] += by
+        elif record.tenant != tenant or record.shares is not None:
+            raise IllegalTransition(f"{tenant!r} uses a child of block {block_id} of {record.tenants}")
 
     def _move(self, block_id: BlockId, event: BlockEvent) -> None:
-        record = self._records[block_id]
-        after = TRANSITIONS.get((record.state, event))
+        record, counts = self._records[block_id], self._counts
+        before = record.state
+        after = TRANSITIONS.get((before, event))
         if after is None:
-            raise IllegalTransition(f"{event.value} of block {block_id}, which is {record.state.name}")
-        self._counts[record.state] -= 1
-        self._counts[after] += 1
+            raise IllegalTransition(f"{event.value} of block {block_id}, which is {before.name}")
+        counts[before] -= 1
+        counts[after] += 1
         record.state = after
 
     def _forbid_in_use(self, block_id: BlockId, what: str) -> None:
@@ -137,7 +201,7 @@ class BlockTable:
     def _forget(self, block_id: BlockId) -> None:
         record = self._records[block_id]
         if record.parent != NO_PARENT:
-            self._records[record.parent].children -= 1
+            self._count_child(record.parent, record.tenant, -1)
         record.block_hash, record.scope_id, record.tenant = NO_HASH, b"", NO_TENANT
         record.parent, record.checksum = NO_PARENT, None
         self._free.give(block_id)

@@ -7,14 +7,17 @@ fairness names. Where room is still being made the answer is "soon", and the hos
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tiered.blocks.record import NO_PARENT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
-from tiered.core.demote import leaving_blocks, make_room, shrink
+from tiered.core.demote import make_room, shrink
 from tiered.core.lease import Lease
+from tiered.core.leaving import leaving_blocks
+from tiered.core.sharing import join_prefix
 from tiered.types import BlockHash, BlockId, TenantId
 
 
@@ -34,11 +37,25 @@ class Shortfall(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Slots for hashes[first_index : first_index + len(block_ids)]; all before are resident."""
+    """Slots for hashes[first_index : first_index + len(block_ids)]; all before are resident.
+
+    gave: how many blocks of whom have left for this request so far, its own tenant among them.
+    """
 
     first_index: int
     block_ids: tuple[BlockId, ...]
     shortfall: Shortfall
+    gave: Mapping[TenantId, int] = field(default_factory=dict)
+
+
+def answer(tenant: TenantId, shortfall: Shortfall, gave: Mapping[TenantId, int]) -> str:
+    """One phrase for people: granted, and at whose cost, or why not."""
+    if shortfall is not Shortfall.NONE:
+        return f"refused: {shortfall.value}"
+    others = sorted(giver for giver in gave if giver != tenant)
+    if others:
+        return f"granted after reclaiming from {', '.join(others)}"
+    return "granted after evicting own" if gave else "granted"
 
 
 def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = False) -> Grant:
@@ -55,11 +72,11 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
         if other is None:
             break
         if other not in mine:
-            return Grant(first, (), Shortfall.BUSY)
+            return Grant(first, (), Shortfall.BUSY, dict(lease.gave))
         parent, first = other, first + 1
     want = min(n_blocks_max, len(lease.hashes) - first)
     if want <= 0:
-        return Grant(first, (), Shortfall.NONE)
+        return Grant(first, (), Shortfall.NONE, dict(lease.gave))
     block_ids, shortfall = take_slots(
         core,
         lease.hashes[first : first + want],
@@ -67,10 +84,11 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
         tenant=lease.tenant,
         parent=parent,
         depth=first,
+        gave=lease.gave,
         force=force,
     )
     lease.filling.extend(block_ids)
-    return Grant(first, tuple(block_ids), shortfall)
+    return Grant(first, tuple(block_ids), shortfall, dict(lease.gave))
 
 
 def take_slots(
@@ -81,18 +99,25 @@ def take_slots(
     tenant: TenantId,
     parent: BlockId,
     depth: int,
+    gave: Counter[TenantId],
     force: bool = False,
 ) -> tuple[list[BlockId], Shortfall]:
-    """FILLING slots for the first of ``hashes``, each the parent of the next; fewer than all with the reason."""
-    if parent != NO_PARENT:
-        if core.table[parent].state is BlockState.LEAVING:
-            core.come_back(parent)
-        core.table.pin(parent)  # making room must not take the block that the first slot hangs on
+    """FILLING slots for the first of ``hashes``, each the parent of the next; fewer than all with the reason.
+
+    gave: counts the blocks that have left for them, by tenant.
+    """
+    if parent == NO_PARENT:
+        return _take_slots(core, hashes, scope_id, tenant, parent, depth, gave, force)
+    if core.table[parent].state is BlockState.LEAVING:
+        core.come_back(parent)
+    core.table.pin(parent)  # making room must not take the block that the first slot hangs on
     try:
-        return _take_slots(core, hashes, scope_id, tenant, parent, depth, force)
+        # Who uses a block uses its prefix, so it pays its part of a prefix that others brought here.
+        if not core.table[parent].used_by(tenant) and not join_prefix(core, parent, tenant):
+            return [], Shortfall.QUOTA
+        return _take_slots(core, hashes, scope_id, tenant, parent, depth, gave, force)
     finally:
-        if parent != NO_PARENT:
-            core.table.unpin(parent)
+        core.table.unpin(parent)
 
 
 def _take_slots(
@@ -102,29 +127,35 @@ def _take_slots(
     tenant: TenantId,
     parent: BlockId,
     depth: int,
+    gave: Counter[TenantId],
     force: bool,
 ) -> tuple[list[BlockId], Shortfall]:
     taken: list[BlockId] = []
-    link = parent
+    link, n_slots = parent, 0
     for block_hash in hashes:
         if block_hash in core.filling or core.index.find(block_hash) is not None:
             return taken, Shortfall.BUSY
-        shortfall = _ensure_slot(core, tenant, lacking=len(hashes) - len(taken), force=force)
-        if shortfall is not Shortfall.NONE:
-            # Who gets a part asks again for the rest: it is counted then.
-            if not taken and shortfall in (Shortfall.QUOTA, Shortfall.FULL):
-                core.count(tenant).refused += len(hashes)
-            return taken, shortfall
+        if not n_slots:
+            shortfall = ensure_slot(core, tenant, lacking=len(hashes) - len(taken), gave=gave, force=force)
+            if shortfall is not Shortfall.NONE:
+                # Who gets a part asks again for the rest: it is counted then.
+                if not taken and shortfall in (Shortfall.QUOTA, Shortfall.FULL):
+                    core.count(tenant).refused += len(hashes)
+                return taken, shortfall
+            n_slots = _slots_at_hand(core, tenant)
+        n_slots -= 1
         block_id = core.become_filling(
             block_hash, scope_id=scope_id, tenant=tenant, parent=link, depth=depth + len(taken)
         )
-        assert block_id is not None  # _ensure_slot found one
+        assert block_id is not None  # ensure_slot found one
         taken.append(block_id)
         link = block_id
     return taken, Shortfall.NONE
 
 
-def _ensure_slot(core: CacheCore, tenant: TenantId, *, lacking: int, force: bool) -> Shortfall:
+def ensure_slot(
+    core: CacheCore, tenant: TenantId, *, lacking: int, gave: Counter[TenantId], force: bool
+) -> Shortfall:
     """NONE when a slot is free for the tenant now; otherwise why not, with room being made where it can be.
 
     What is on its way out is part of the room: asking again meanwhile makes no more. Only with ``force`` at least
@@ -136,16 +167,25 @@ def _ensure_slot(core: CacheCore, tenant: TenantId, *, lacking: int, force: bool
         if core.ledger.policy(tenant).over_quota == "refuse":
             return Shortfall.QUOTA
         excess = core.ledger.excess_bytes(tenant, asked_bytes=lacking * block_bytes)
-        n_blocks = max(more, -(-excess // block_bytes) - leaving_blocks(core)[tenant])
-        shrink(core, tenant, n_blocks=n_blocks, copy=not force)
+        n_bytes = max(more, excess - leaving_blocks(core)[tenant] * block_bytes)
+        shrink(core, tenant, n_bytes=n_bytes, copy=not force, gave=gave)
         if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
             return Shortfall.SOON if _copies_of(core, tenant) else Shortfall.QUOTA
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
-    make_room(core, asking=tenant, n_blocks=max(more, lacking - len(core.leaving)), copy=not force)
+    make_room(core, asking=tenant, n_blocks=max(more, lacking - len(core.leaving)), copy=not force, gave=gave)
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
     return Shortfall.SOON if core.leaving or core.recalled else Shortfall.FULL
+
+
+def _slots_at_hand(core: CacheCore, tenant: TenantId) -> int:
+    """How many free slots the tenant may take one after the other before room has to be asked for again."""
+    n_free = core.blocks_in(BlockState.FREE)
+    limit = core.ledger.limit_bytes(tenant)
+    if limit is None:
+        return n_free
+    return min(n_free, (limit - core.ledger.used_bytes(tenant)) // core.options.block_bytes)
 
 
 def _copies_of(core: CacheCore, tenant: TenantId) -> bool:

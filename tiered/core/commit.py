@@ -20,9 +20,10 @@ def commit(core: CacheCore, lease: Lease, checksums: Sequence[bytes | None]) -> 
     if n > len(lease.filling):
         raise OwnershipError(f"lease {lease.lease_id} fills {len(lease.filling)} blocks, not {n}")
     whole = lease.filling[:n]
+    records = core.table.records
     for block_id, checksum in zip(reversed(whole), reversed(checksums), strict=True):  # the parent is the youngest
         core.become_ready(block_id, checksum)
-        core.table.pin(block_id)
+        records[block_id].pins += 1
     lease.pinned.extend(whole)
     lease.has_grown = lease.has_grown or n > 0
     del lease.filling[:n]

@@ -7,9 +7,10 @@ comes and goes, so that index, policy, ledger and directory can never disagree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, cast
 
 from tiered.blocks.record import BlockRecord
 from tiered.blocks.state import BlockState
@@ -20,8 +21,11 @@ from tiered.errors import OwnershipError
 from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
 from tiered.jobs import CopyDone, Job
 from tiered.prefix.index import PrefixIndex
+from tiered.sequence.sequence import TokenSequence
 from tiered.tenancy.ledger import HotLedger
-from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId, Ticket, TokenCounts
+from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.promise import LeavingAge, Promise
+from tiered.types import BlockHash, BlockId, LeaseId, SequenceId, Source, TenantId, Ticket, TokenCounts
 
 ATTENTION_EVEN_TOKENS: Final = 24_576
 """Prefix length at which attending to it costs a new token as much as all else does.
@@ -39,6 +43,10 @@ class TenantCounters:
     evicted: int = 0
     demoted: int = 0
     refused: int = 0
+    reclaimed: int = 0
+    """Of the evicted ones, those that left so that another tenant could have the room."""
+    caused: int = 0
+    """Other tenants' blocks that left so that this one could have the room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,12 @@ class CacheCore:
     n_blocks: int
     table: BlockTable = field(init=False)
     index: PrefixIndex = field(init=False, default_factory=PrefixIndex)
-    ledger: HotLedger = field(init=False, default_factory=HotLedger)
+    ledger: HotLedger = field(init=False)
+    promises: dict[TenantId, Promise] = field(init=False, default_factory=dict)
+    """Of the tenants that have a reservation."""
+    leaving_age: LeavingAge = field(init=False)
+    n_used: int = field(init=False, default=0)
+    """Blocks found or made whole so far: the clock by which blocks are idle."""
     policies: dict[TenantId, EvictionPolicy] = field(init=False, default_factory=dict)
     leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
     filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
@@ -83,8 +96,12 @@ class CacheCore:
     counters: dict[TenantId, TenantCounters] = field(init=False, default_factory=dict)
     leaving: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
     recalled: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
-    """Copies still under way of blocks that a hit brought back; each pins its block until it ends."""
+    """Copies under way of blocks that stay: a hit brought them back, or they are copied as soon as they are whole.
+    Each pins its block until it ends."""
+    uncopied: deque[tuple[BlockId, BlockHash]] = field(init=False, default_factory=deque)
+    """Of ``demote: always``: blocks whose copies are still to be begun, as they became whole."""
     loads: dict[int, LoadOp] = field(init=False, default_factory=dict)
+    sequences: dict[SequenceId, TokenSequence] = field(init=False, default_factory=dict)
     jobs: list[Job] = field(init=False, default_factory=list)
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
     _last_id: int = field(init=False, default=0)
@@ -92,7 +109,19 @@ class CacheCore:
 
     def __post_init__(self) -> None:
         self.table = BlockTable(self.n_blocks)
+        self.ledger = HotLedger(self.options.block_bytes)
+        self.leaving_age = LeavingAge(self.n_blocks)
         self._learns = isinstance(self.options.policy(self.n_blocks), RequestAware)
+
+    def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
+        """New bounds of all tenants; what a reservation has seen of its tenant stays as long as there is one."""
+        self.ledger.set_policies(policies)
+        promised = {t: n for t in policies if (n := self.ledger.reserved_bytes(t) // self.options.block_bytes)}
+        for tenant in self.promises.keys() - promised:
+            del self.promises[tenant]
+        for tenant, n_blocks in promised.items():
+            promise = self.promises.setdefault(tenant, Promise(n_blocks))
+            promise.resize(n_blocks)
 
     # Ids, leases, counters.
 
@@ -123,23 +152,39 @@ class CacheCore:
         block_id = self.table.allocate(block_hash, scope_id=scope_id, tenant=tenant, parent=parent, depth=depth)
         if block_id is not None:
             self.filling[block_hash] = block_id
-            self.ledger.charge(tenant, self.options.block_bytes)
+            self.ledger.charge(tenant)
         return block_id
 
-    def become_ready(self, block_id: BlockId, checksum: bytes | None) -> None:
-        """A filled block becomes matchable, known to its tenant's policy, and announced."""
-        record = self.table[block_id]
+    def name_filling(self, block_id: BlockId, block_hash: BlockHash, *, parent: BlockId, depth: int) -> None:
+        """A sequence's block is full: it is content of this name from now on, and about to become ready."""
+        del self.filling[self.table[block_id].block_hash]
+        self.table.rename(block_id, block_hash, parent=parent, depth=depth)
+        self.filling[block_hash] = block_id
+
+    def become_ready(self, block_id: BlockId, checksum: bytes | None, *, is_below: bool = False) -> None:
+        """A filled block becomes matchable, known to its tenant's policy, and announced.
+
+        is_below: the tier below has it already, since it came from there.
+        """
+        record = self.table.records[block_id]
+        block_hash = record.block_hash
         self.table.commit(block_id, checksum)
-        del self.filling[record.block_hash]
-        self.index.add(record.block_hash, block_id)
-        self._tell_policy(block_id, record)
-        self._events[record.block_hash] = True
+        del self.filling[block_hash]
+        self.index.add(block_hash, block_id)
+        self.n_used += 1
+        record.used_at = self.n_used
+        self.tell_policy(block_id, record, record.tenant)
+        self._events[block_hash] = True
+        if is_below:
+            self.table.note_copied(block_id)
+        elif self.options.demote == "always" and self.options.lower_tier:
+            self.uncopied.append((block_id, record.block_hash))
 
     def drop_filling(self, block_id: BlockId) -> None:
         """Give back a block that will not be finished."""
         record = self.table[block_id]
         del self.filling[record.block_hash]
-        self.ledger.release(record.tenant, self.options.block_bytes)
+        self.ledger.release(record.tenant)
         self.table.abort(block_id)
 
     def start_leaving(self, block_id: BlockId, ticket: Ticket) -> None:
@@ -160,21 +205,21 @@ class CacheCore:
         self.table.hit_while_leaving(block_id)
         self.table.pin(block_id)
         self.recalled[ticket] = block_id
-        self._tell_policy(block_id, record)
+        self.tell_policy(block_id, record, record.tenant)
 
     def forget(self, block_id: BlockId, left: CopyDone | None = None) -> None:
-        """Take a resident block out of everything; ``left`` is what ended its copy, if one was being made."""
-        record = self.table[block_id]
+        """Take a block that one tenant uses out of everything; ``left`` is what ended its copy, if one was made."""
+        record = self.table.records[block_id]
         tenant, block_hash = record.tenant, record.block_hash
         if left is None:
-            self.policy_of(tenant).on_remove(block_id)
+            self.policies[tenant].on_remove(block_id)
             self.table.evict(block_id)
         else:
             self.table.finish_leaving(block_id, left.ticket, copied=left.copied)
             if not left.copied:
                 self.table.evict(block_id)
         self.index.remove(block_hash, block_id)
-        self.ledger.release(tenant, self.options.block_bytes)
+        self.ledger.release(tenant)
         self.count(tenant).evicted += 1
         self._events[block_hash] = False
 
@@ -188,13 +233,12 @@ class CacheCore:
         """The tenant's policy, where policies learn from requests."""
         if not self._learns:
             return None
-        policy = self.policy_of(tenant)
-        assert isinstance(policy, RequestAware)
-        return policy
+        return cast(RequestAware, self.policy_of(tenant))  # asking it each time would cost more than some policies
 
-    def _tell_policy(self, block_id: BlockId, record: BlockRecord) -> None:
+    def tell_policy(self, block_id: BlockId, record: BlockRecord, tenant: TenantId) -> None:
+        """A tenant uses a matchable block from now on."""
         tokens = self.options.block_tokens
-        self.policy_of(record.tenant).on_insert(
+        self.policy_of(tenant).on_insert(
             block_id,
             key=record.block_hash,
             parent=record.parent,
@@ -222,8 +266,8 @@ class CacheCore:
         return ((block_id, self.table[block_id]) for _, block_id in self.index.items())
 
     def tenant_blocks(self) -> Iterator[tuple[TenantId, int]]:
-        for tenant, used in self.ledger.tenants():
-            yield tenant, used // self.options.block_bytes
+        for tenant, _ in self.ledger.tenants():
+            yield tenant, self.ledger.used_blocks(tenant)
 
     def blocks_in(self, state: BlockState) -> int:
         return self.table.count(state)

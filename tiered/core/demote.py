@@ -1,98 +1,89 @@
-"""demote: choose what leaves, and send a copy down where it is worth its bytes.
+"""demote: make room, work ahead of need, and take what the movers say of copies.
 
-First *which tenant gives* (fairness), then *which of its blocks* (its policy), leaf first, pins respected. Eviction
-never waits for the network: a block leaves as soon as its bytes are copied aside, and a full queue costs the copy,
-never a stall.
+Eviction never waits for the network: a block leaves as soon as its bytes are copied aside, and a full queue costs the
+copy, never a stall.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
 
 from tiered.blocks.record import NO_TENANT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
-from tiered.jobs import CopyDone, DemoteJob
-from tiered.tenancy.fairness import giving_order
-from tiered.types import BlockId, TenantId, Ticket
-
-_NONE_LEAVING: Final[Counter[TenantId]] = Counter()
-
-REUSED_HITS: Final = 1
-"""Matches after its commit that make a block "reused": written once, wanted again."""
+from tiered.core.giving import Victim, choose, first_of
+from tiered.core.leaving import leaving_blocks, let_go, may_begin, send_down
+from tiered.jobs import CopyDone
+from tiered.tenancy.ledger import parts
+from tiered.types import TenantId, Ticket
 
 
-def make_room(core: CacheCore, *, asking: TenantId, n_blocks: int, copy: bool = True) -> int:
+def make_room(
+    core: CacheCore, *, asking: TenantId, n_blocks: int, copy: bool = True, gave: Counter[TenantId] | None = None
+) -> int:
     """Let up to ``n_blocks`` blocks leave for ``asking``; returns how many do, at once or when their copy is made.
 
     copy: False drops them without one. At most ``leaving_max`` copies are under way at once.
+    gave: counts whose blocks they were.
     """
-    block_bytes = core.options.block_bytes
-
-    def givers() -> Iterable[TenantId]:
-        leaving = leaving_blocks(core)
-        room = core.blocks_in(BlockState.FREE) + leaving.total()
-        return giving_order(
-            core.ledger,
-            asking=asking,
-            asked_bytes=(room + 1) * block_bytes,
-            block_bytes=block_bytes,
-            leaving_bytes={tenant: n * block_bytes for tenant, n in leaving.items()},
-        )
-
-    return _let_go_of(core, givers, n_blocks, copy)
+    started = 0
+    while started < n_blocks and may_begin(core, copy):
+        victim = choose(core, asking, copy=copy)
+        if victim is None:
+            break
+        _note_age(core, victim)
+        if _give(core, victim, copy=copy):
+            started += 1
+            _note(core, victim[1], asking, gave)
+    return started
 
 
-def shrink(core: CacheCore, tenant: TenantId, *, n_blocks: int, copy: bool = True) -> int:
-    """Let up to ``n_blocks`` of one tenant's own blocks leave, as in :func:`make_room`."""
-    return _let_go_of(core, lambda: [tenant], n_blocks, copy)
-
-
-def leaving_blocks(core: CacheCore) -> Counter[TenantId]:
-    """Per tenant the blocks that are on their way out; they are charged until their copy is made."""
-    if not core.leaving:
-        return _NONE_LEAVING
-    return Counter(core.table[block_id].tenant for block_id in core.leaving.values())
+def shrink(
+    core: CacheCore, tenant: TenantId, *, n_bytes: int, copy: bool = True, gave: Counter[TenantId] | None = None
+) -> None:
+    """Let blocks of the tenant leave, and its parts of shared ones go, until that makes ``n_bytes``."""
+    freed = 0
+    while freed < n_bytes and may_begin(core, copy):
+        victim = first_of(core, (tenant,), copy=copy)
+        if victim is None:
+            break
+        *_, part = parts(core.options.block_bytes, len(core.table[victim[0]].tenants))
+        if _give(core, victim, copy=copy):
+            _note(core, tenant, tenant, gave)
+        freed += part
 
 
 def tend(core: CacheCore) -> None:
-    """Work ahead of need: keep ``free_target_blocks`` free, and hold every tenant to a limit that was lowered."""
+    """Work ahead of need: keep ``free_target_blocks`` free, hold every tenant to a limit that was lowered, and where
+    every block is to be copied, begin as many copies as may be under way."""
     block_bytes = core.options.block_bytes
     for tenant, _ in list(core.ledger.tenants()):
         excess = core.ledger.excess_bytes(tenant)
         if excess:
-            shrink(core, tenant, n_blocks=-(-excess // block_bytes) - leaving_blocks(core)[tenant])
+            shrink(core, tenant, n_bytes=excess - leaving_blocks(core)[tenant] * block_bytes)
     free = core.blocks_in(BlockState.FREE) + core.blocks_in(BlockState.LEAVING)
     make_room(core, asking=NO_TENANT, n_blocks=core.options.free_target_blocks - free)
+    _copy_what_stays(core)
 
 
-def let_go(core: CacheCore, victim: BlockId, *, copy: bool = True) -> None:
-    """Evict a block that may leave, by way of a copy when it is worth one."""
-    if not (copy and _worth_a_copy(core, victim)):
-        core.forget(victim)
-        return
-    record = core.table[victim]
-    ticket = Ticket(core.next_id())
-    core.start_leaving(victim, ticket)
-    core.jobs.append(
-        DemoteJob(
-            ticket=ticket,
-            block_id=victim,
-            block_hash=record.block_hash,
-            scope_id=record.scope_id,
-            tenant=record.tenant,
-            depth=record.depth,
-            checksum=record.checksum,
-        )
-    )
+def _copy_what_stays(core: CacheCore) -> None:
+    """Begin copies of blocks that became whole; what left or began to leave meanwhile was seen to by that."""
+    while core.uncopied and may_begin(core, True):
+        block_id, block_hash = core.uncopied.popleft()
+        record = core.table[block_id]
+        if record.block_hash == block_hash and record.state is BlockState.READY and not record.copied:
+            ticket = Ticket(core.next_id())
+            core.table.pin(block_id)
+            core.recalled[ticket] = block_id
+            send_down(core, block_id, ticket)
 
 
 def apply_copy(core: CacheCore, done: CopyDone) -> None:
     """A copy ended, or could not be made: either way the block leaves, unless a hit brought it back meanwhile."""
     recalled = core.recalled.pop(done.ticket, None)
     if recalled is not None:
+        if done.copied:
+            core.table.note_copied(recalled)
         core.table.unpin(recalled)
         return
     victim = core.leaving.pop(done.ticket, None)
@@ -104,30 +95,47 @@ def apply_copy(core: CacheCore, done: CopyDone) -> None:
         core.count(tenant).demoted += 1
 
 
-def _let_go_of(core: CacheCore, tenants: Callable[[], Iterable[TenantId]], n_blocks: int, copy: bool) -> int:
-    started = 0
-    while started < n_blocks and (not copy or len(core.leaving) + len(core.recalled) < core.options.leaving_max):
-        victim = _choose(core, tenants())
-        if victim is None:
-            break
-        let_go(core, victim, copy=copy)
-        started += 1
-    return started
+def _give(core: CacheCore, victim: Victim, *, copy: bool) -> bool:
+    """False when others still use the block: then only those who part from it have let go."""
+    block_id, _, parting = victim
+    if not parting:
+        if copy:
+            let_go(core, block_id)
+        else:
+            core.forget(block_id)
+        return True
+    record = core.table[block_id]
+    all_part = len(parting) == len(record.tenants)
+    for tenant in reversed(parting):
+        if record.shares is not None:
+            before = record.tenants
+            core.policies[tenant].on_remove(block_id)
+            core.table.part(block_id, tenant)
+            core.ledger.recharge(before, record.tenants)
+    if all_part:  # nobody has room for it whole, not even while it is copied
+        let_go(core, block_id, copy=False)
+    return all_part
 
 
-def _choose(core: CacheCore, tenants: Iterable[TenantId]) -> BlockId | None:
-    for tenant in tenants:
-        policy = core.policies.get(tenant)
-        if policy is None:
-            continue
-        for block_id in policy.victims():
-            if core.table.may_leave(block_id):
-                return block_id
-    return None
+def _note_age(core: CacheCore, victim: Victim) -> None:
+    """How old it is, and whether it is owed to its tenant, before it leaves; of tenants with a reservation alone, so
+    that nobody else's flood makes theirs look idle."""
+    block_id, tenant, _ = victim
+    promise = core.promises.get(tenant)
+    if promise is None:
+        return
+    record = core.table[block_id]
+    age = core.n_used - record.used_at
+    if age < core.leaving_age.too_idle:
+        promise.take(record.block_hash)
+    elif promise.keeps(record.block_hash):
+        return  # lent, not worn out: its age says nothing of when blocks leave
+    core.leaving_age.saw(age)
 
 
-def _worth_a_copy(core: CacheCore, victim: BlockId) -> bool:
-    options = core.options
-    if not options.lower_tier or options.demote == "never":
-        return False
-    return options.demote == "evicted" or core.table[victim].hits >= REUSED_HITS
+def _note(core: CacheCore, giver: TenantId, asking: TenantId, gave: Counter[TenantId] | None) -> None:
+    if gave is not None:
+        gave[giver] += 1
+    if asking not in (giver, NO_TENANT):
+        core.count(giver).reclaimed += 1
+        core.count(asking).caused += 1

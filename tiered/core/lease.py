@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ class Lease:
     origins:   for the hashes after the hot ones, where each may be fetched from, nearest first.
     has_grown: blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
     is_told:   a policy was told of its request and not yet of its end; output_tokens: of the answer, if known.
+    gave:      how many blocks of whom have left so that this request could have the room.
     expires_at: when the pins end by themselves.
     """
 
@@ -37,4 +39,5 @@ class Lease:
     has_grown: bool = False
     counted: bool = False
     is_told: bool = False
+    gave: Counter[TenantId] = field(default_factory=Counter)
     output_tokens: int | None = None

@@ -13,6 +13,7 @@ from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
 from tiered.core.requests import looked_up
+from tiered.core.sharing import join
 from tiered.jobs import Origin
 from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
@@ -40,6 +41,10 @@ def match(
     )
     looked_up(core, lease, now=now, hints=hints)
     run = core.index.match(hashes)
+    core.n_used += len(run)
+    promise = core.promises.get(tenant)
+    if promise is not None:
+        promise.asked(hashes, n_hits=len(run))
     pin_run(core, lease, run, [Source.HOT] * len(run))
     return lease
 
@@ -71,39 +76,49 @@ def open_lease(
 def pin_run(
     core: CacheCore, lease: Lease, run: Sequence[BlockId], sources: Sequence[Source], *, arrived: bool = False
 ) -> None:
-    """Pin further blocks of the lease's prefix, each with where it was found.
+    """Pin further blocks of the lease's prefix, each with where it was found. Its tenant uses them from now on.
 
     arrived: they became resident for this very use, so their policies know of it.
 
     Touches from the deepest up, so that by recency a parent stays younger than its children.
     """
     records, leaving = core.table.records, BlockState.LEAVING
-    tenant, on_use = NO_TENANT, None
+    tenant, policies, now, joins = lease.tenant, core.policies, core.n_used, False
     for block_id in reversed(run):
         record = records[block_id]
         if record.state is leaving:
             core.come_back(block_id)
         record.pins += 1
         record.hits += 1
-        if record.tenant is not tenant:
-            tenant = record.tenant
-            policy = core.policies[tenant]
-            on_use = policy.on_touch if arrived else policy.on_hit
-        assert on_use is not None
-        on_use(block_id)
+        record.used_at = now
+        user = tenant
+        if record.tenant != tenant and not record.used_by(tenant):
+            if tenant != NO_TENANT:
+                joins = True
+                continue
+            user = record.tenant  # a peer's use counts for one who pays
+        if arrived:
+            policies[user].on_touch(block_id)
+        else:
+            policies[user].on_hit(block_id)
     lease.pinned.extend(run)
     lease.sources.extend(sources)
+    if joins:
+        join(core, run, tenant)
 
 
-def touch_prefix(core: CacheCore, block_id: BlockId) -> None:
-    """Tell the policies that the use of a block and all before it goes on, from the deepest up; it counts once.
+def touch_prefix(core: CacheCore, block_id: BlockId, tenant: TenantId) -> None:
+    """Tell the tenant's policy that its use of a block and all before it goes on, from the deepest up.
 
-    Blocks that came in several runs are in order run by run only, and younger than what they hang on; after this
-    a parent is younger than its children again, so that finding a victim needs no search.
+    It counts once. Blocks that came in several runs are in order run by run only, and younger than what they hang
+    on; after this a parent is younger than its children again, so that finding a victim needs no search.
     """
+    on_touch, records = core.policy_of(tenant).on_touch, core.table.records
     while block_id != NO_PARENT:
-        record = core.table[block_id]
-        core.policies[record.tenant].on_touch(block_id)
+        record = records[block_id]
+        if record.tenant == tenant or record.used_by(tenant):
+            on_touch(block_id)
+        record.used_at = core.n_used
         block_id = record.parent
 
 

@@ -10,12 +10,10 @@ from tiered.types import NodeId, Source, Whereabouts
 _REDIS = Origin(Source.REDIS)
 
 
-def origins_of(
-    whereabouts: Sequence[Whereabouts], *, live: Mapping[NodeId, PeerAddress], block_bytes: int
-) -> list[tuple[Origin, ...]]:
+def origins_of(whereabouts: Sequence[Whereabouts], *, live: Mapping[NodeId, PeerAddress]) -> list[tuple[Origin, ...]]:
     """Per block its origins: peers whose very life is running (I8), then Redis.
 
-    An owner of an older epoch does not count, nor does a stored value whose size is not a block's.
+    An owner of an older epoch does not count. How long a stored value is says nothing: codecs make it shorter.
     """
     origins = []
     for where in whereabouts:
@@ -24,7 +22,7 @@ def origins_of(
             for owner in where.owners
             if (peer := live.get(owner.node)) is not None and peer.epoch == owner.epoch
         ]
-        if where.in_redis and where.stored_bytes >= block_bytes:
+        if where.in_redis:
             choices.append(_REDIS)
         origins.append(tuple(choices))
     return origins

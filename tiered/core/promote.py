@@ -86,7 +86,7 @@ def _commit_run(core: CacheCore, op: LoadOp, lease: Lease | None) -> None:
     block_ids = [op.slots.pop(index) for index in run]
     for index, block_id in zip(reversed(run), reversed(block_ids), strict=True):  # the parent is the youngest
         core.fetching.pop(core.table[block_id].block_hash, None)
-        core.become_ready(block_id, op.arrived.pop(index))
+        core.become_ready(block_id, op.arrived.pop(index), is_below=op.asked[index] is Source.REDIS)
     if lease is not None and run:
         pin_run(core, lease, block_ids, [op.asked[index] for index in run], arrived=True)
         lease.has_grown = True
@@ -131,6 +131,7 @@ def _extend(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
         tenant=lease.tenant,
         parent=parent,
         depth=first,
+        gave=lease.gave,
     )
     indices = list(range(first, first + len(block_ids)))
     op.slots.update(zip(indices, block_ids, strict=True))
@@ -165,6 +166,7 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
                     tenant=lease.tenant,
                     block_ids=tuple(op.slots[index] for index in part),
                     hashes=tuple(lease.hashes[index] for index in part),
+                    exact_only=core.ledger.policy(lease.tenant).sharing != "private",
                 )
             )
 

@@ -10,7 +10,9 @@ from tiered.core.core import CacheCore
 from tiered.core.demote import apply_copy, tend
 from tiered.core.lease import Lease
 from tiered.core.promote import apply_fetch, step_all
+from tiered.core.sequences import append
 from tiered.jobs import Completion, CopyDone, FetchDone, FetchJob, Job
+from tiered.sequence.sequence import Appended, Extension, TokenSequence
 
 
 class Seam(Protocol):
@@ -51,3 +53,16 @@ def take(core: CacheCore, seam: Seam, lease: Lease, *, n_blocks_max: int, force:
         pump(core, seam)
         if grant.block_ids or grant.shortfall is not Shortfall.SOON or core.leaving or core.recalled:
             return grant
+
+
+def grow(
+    core: CacheCore, seam: Seam, sequence: TokenSequence, extension: Extension, *, force: bool
+) -> Appended | None:
+    """append and one turn of the seam, as in :func:`take`; None while a completion is still to come."""
+    while True:
+        try:
+            appended = append(core, sequence, extension, force=force)
+        finally:
+            pump(core, seam)
+        if appended is not None or core.leaving or core.recalled:
+            return appended

@@ -66,9 +66,10 @@ def _count(core: CacheCore, lease: Lease, used_tokens: int) -> None:
 
 def _give_back(core: CacheCore, lease: Lease) -> None:
     if lease.has_grown:
-        touch_prefix(core, lease.pinned[-1])
+        touch_prefix(core, lease.pinned[-1], lease.tenant)
+    unpin = core.table.unpin
     for block_id in lease.pinned:
-        core.table.unpin(block_id)
+        unpin(block_id)
     for block_id in reversed(lease.filling):  # children before their parents
         core.drop_filling(block_id)
     lease.pinned.clear()

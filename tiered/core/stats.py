@@ -14,14 +14,15 @@ def node_stats(core: CacheCore, *, engines: int, layout: str) -> NodeStats:
     tenants: dict[str, TenantStats] = {}
     for tenant in sorted(used.keys() | core.counters.keys()):
         counters = core.counters.get(tenant, nothing)
-        hot_bytes = used.get(tenant, 0)
         tenants[tenant] = TenantStats(
             tokens=counters.tokens,
-            hot_blocks=hot_bytes // core.options.block_bytes,
-            hot_bytes=hot_bytes,
+            hot_blocks=core.ledger.used_blocks(tenant),
+            hot_bytes=used.get(tenant, 0),
             evicted_blocks=counters.evicted,
             demoted_blocks=counters.demoted,
             refused_blocks=counters.refused,
+            reclaimed_blocks=counters.reclaimed,
+            caused_blocks=counters.caused,
         )
     return NodeStats(
         pool_blocks=core.n_blocks,

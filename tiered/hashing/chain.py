@@ -53,11 +53,12 @@ class Extras(msgspec.Struct, frozen=True):
 
 
 def chain_hashes(
-    root: bytes, tokens: Sequence[int], *, block_tokens: int, extras: Extras | None = None
+    root: bytes, tokens: Sequence[int], *, block_tokens: int, extras: Extras | None = None, first_index: int = 0
 ) -> list[BlockHash]:
     """The hash of each full block of ``tokens``; a partial last block has none.
 
     root:   the scope id. tokens: ids below 2**32; a list, an array or a one-dimensional integer tensor's list.
+    first_index: of the block that ``tokens`` begin with; root is then the hash of the block before it.
     Errors: ValueError when a token is not an integer in [0, 2**32).
     Cost:   one SHA-256 over 32 + 4 * block_tokens bytes a block.
     """
@@ -74,7 +75,9 @@ def chain_hashes(
     else:
         for index in range(n_blocks):
             start = index * step
-            link = sha256(link + packed[start : start + step] + extras.of_block(index, block_tokens)).digest()
+            link = sha256(
+                link + packed[start : start + step] + extras.of_block(first_index + index, block_tokens)
+            ).digest()
             append(BlockHash(link))
     return hashes
 
@@ -91,13 +94,18 @@ def split_hashes(joined: bytes) -> list[BlockHash]:
     return [BlockHash(joined[i : i + HASH_BYTES]) for i in range(0, len(joined), HASH_BYTES)]
 
 
-def _pack(tokens: Sequence[int]) -> bytes:
+def token_array(tokens: Sequence[int]) -> array[int]:
+    """The tokens as u32; ValueError when one is not an integer in [0, 2**32)."""
     if isinstance(tokens, (bytes, bytearray)):  # array() would take four of them for one number
         tokens = list(tokens)
     try:
-        packed = array("I", tokens)
+        return array("I", tokens)
     except (OverflowError, TypeError) as error:
         raise ValueError(f"tokens: every id is an integer in [0, 2**32): {error}") from None
+
+
+def _pack(tokens: Sequence[int]) -> bytes:
+    packed = token_array(tokens)
     if packed.itemsize != _TOKEN_BYTES:  # pragma: no cover - no supported platform has another size
         raise RuntimeError("array('I') is not 32 bits wide on this platform")
     if sys.byteorder == "big":  # pragma: no cover

@@ -40,7 +40,7 @@ def giving_order(
     standings: list[tuple[float, bool, TenantId]] = []
     for tenant, used in charged.items():
         policy = ledger.policy(tenant)
-        borrowed = used - leaving_bytes.get(tenant, 0) - policy.hot_reserved_bytes
+        borrowed = used - leaving_bytes.get(tenant, 0) - ledger.reserved_bytes(tenant)
         if tenant == asking:
             standings.append(((borrowed + asked_bytes) / policy.weight, not begins, tenant))
         elif borrowed >= block_bytes:

@@ -1,54 +1,111 @@
-"""Bytes of the hot tier per tenant: charge, release, and what may still be admitted (I5)."""
+"""Bytes of the hot tier per tenant: charge, release, and what may still be admitted (I5).
+
+A block that several tenants use is charged to them in equal parts, to the byte: the parts of a block always sum to
+its size, whoever comes and goes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from tiered.errors import IllegalTransition
 from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
 from tiered.types import TenantId
 
 
+def parts(block_bytes: int, n_tenants: int) -> Iterator[int]:
+    """What each of the tenants of one block pays, in their order: equal parts, the first ones a byte more."""
+    part, rest = divmod(block_bytes, n_tenants)
+    return (part + (index < rest) for index in range(n_tenants))
+
+
 class HotLedger:
     """Charges blocks of one pool to tenants; each tenant's bounds come from its policy, or the default one."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes = block_bytes
         self._used: dict[TenantId, int] = {}
+        self._n_blocks: Counter[TenantId] = Counter()
         self._policies: dict[TenantId, TenantPolicy] = {}
         self._derived: dict[TenantId, TenantPolicy] = {}
+        self._limits: dict[TenantId, int | None] = {}
 
     def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
         self._policies = dict(policies)
         self._derived = {}
+        self._limits = {}
 
     def policy(self, tenant: TenantId) -> TenantPolicy:
         """The tenant's own policy, else the default one under the tenant's name."""
         found = self._policies.get(tenant) or self._derived.get(tenant)
         if found is None:
             default = self._policies.get(DEFAULT_TENANT) or TenantPolicy(tenant=DEFAULT_TENANT)
-            found = self._derived[tenant] = default.model_copy(update={"tenant": tenant})
+            found = self._derived[tenant] = default.of_unnamed(tenant)
         return found
+
+    def limit_bytes(self, tenant: TenantId) -> int | None:
+        """The lower of its bounds in bytes and in blocks; None for none."""
+        if tenant not in self._limits:
+            policy = self.policy(tenant)
+            bounds = [] if policy.hot_limit_bytes is None else [policy.hot_limit_bytes]
+            if policy.hot_limit_blocks is not None:
+                bounds.append(policy.hot_limit_blocks * self.block_bytes)
+            self._limits[tenant] = min(bounds, default=None)
+        return self._limits[tenant]
+
+    def reserved_bytes(self, tenant: TenantId) -> int:
+        """The higher of its promises in bytes and in blocks."""
+        policy = self.policy(tenant)
+        return max(policy.hot_reserved_bytes, policy.hot_reserved_blocks * self.block_bytes)
 
     def used_bytes(self, tenant: TenantId) -> int:
         return self._used.get(tenant, 0)
 
+    def used_blocks(self, tenant: TenantId) -> int:
+        """Blocks it uses, shared ones counted whole."""
+        return self._n_blocks[tenant]
+
     def tenants(self) -> Iterator[tuple[TenantId, int]]:
         """(tenant, used bytes) of all that are charged anything."""
         return iter(self._used.items())
+
+    def is_alone(self, tenant: TenantId) -> bool:
+        """Whether it is charged for all there is."""
+        return len(self._used) == 1 and tenant in self._used
 
     def total_bytes(self) -> int:
         return sum(self._used.values())
 
     def excess_bytes(self, tenant: TenantId, *, asked_bytes: int = 0) -> int:
         """How far the tenant would stand above its limit with ``asked_bytes`` more; 0 within it."""
-        limit = self.policy(tenant).hot_limit_bytes
+        limit = self.limit_bytes(tenant)
         return 0 if limit is None else max(0, self.used_bytes(tenant) + asked_bytes - limit)
 
-    def charge(self, tenant: TenantId, block_bytes: int) -> None:
-        self._used[tenant] = self._used.get(tenant, 0) + block_bytes
+    def charge(self, tenant: TenantId) -> None:
+        """One block that the tenant alone uses."""
+        self._used[tenant] = self._used.get(tenant, 0) + self.block_bytes
+        self._n_blocks[tenant] += 1
 
-    def release(self, tenant: TenantId, block_bytes: int) -> None:
-        left = self._used.get(tenant, 0) - block_bytes
+    def release(self, tenant: TenantId) -> None:
+        left = self._used.get(tenant, 0) - self.block_bytes
+        if left > 0:
+            self._used[tenant] = left
+        else:
+            self._add(tenant, -self.block_bytes)
+        self._n_blocks[tenant] -= 1
+
+    def recharge(self, before: Sequence[TenantId], after: Sequence[TenantId]) -> None:
+        """The users of one block changed."""
+        for tenant, part in zip(before, parts(self.block_bytes, len(before)), strict=True):
+            self._add(tenant, -part)
+            self._n_blocks[tenant] -= 1
+        for tenant, part in zip(after, parts(self.block_bytes, len(after)), strict=True):
+            self._add(tenant, part)
+            self._n_blocks[tenant] += 1
+
+    def _add(self, tenant: TenantId, n_bytes: int) -> None:
+        left = self._used.get(tenant, 0) + n_bytes
         if left < 0:
             raise IllegalTransition(f"tenant {tenant!r} releases more than it was charged")
         if left:

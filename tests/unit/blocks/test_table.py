@@ -186,3 +186,18 @@ def test_the_free_list_gives_the_longest_free_first(data: st.DataObject) -> None
                 taken.append(block_id_or_none)
         assert len(free) == len(model)
         assert all((BlockId(i) in free) == (i in model) for i in range(n_blocks))
+
+
+def test_a_filling_block_that_hangs_on_nothing_can_be_given_its_identity_once() -> None:
+    table = BlockTable(3)
+    parent, block_id = allocate(table, 1), allocate(table, 2)
+    table.pin(block_id)
+    table.rename(block_id, hash_of(3), parent=parent, depth=1)
+    check_table(table)
+    assert (table[block_id].block_hash, table[block_id].parent, table[parent].children) == (hash_of(3), parent, 1)
+    with pytest.raises(IllegalTransition, match="rename of block 1, FILLING under parent 0"):
+        table.rename(block_id, hash_of(4), parent=NO_PARENT, depth=0)
+    table.commit(parent, None)
+    with pytest.raises(IllegalTransition, match="rename of block 0, READY"):
+        table.rename(parent, hash_of(4), parent=NO_PARENT, depth=0)
+    check_table(table)

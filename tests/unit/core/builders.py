@@ -111,7 +111,7 @@ class World:
         if n_blocks is not None:
             fields["hot_limit_bytes"] = round(n_blocks * BLOCK_BYTES)
         self._policies = {**getattr(self, "_policies", {}), tenant: TenantPolicy.model_validate(fields)}
-        self.core.ledger.set_policies(self._policies)
+        self.core.set_policies(self._policies)
         self.turn()
 
     # Engines.

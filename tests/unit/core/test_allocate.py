@@ -187,7 +187,7 @@ def test_soon_is_said_only_while_something_is_on_its_way() -> None:
     world.save(chain("idle", 1))
     world.match(old)
     lease = world.open(chain("p", 2))
-    world.core.ledger.set_policies({RED: world.core.ledger.policy(RED).model_copy(update={"hot_limit_bytes": 200})})
+    world.core.set_policies({RED: world.core.ledger.policy(RED).model_copy(update={"hot_limit_bytes": 200})})
     assert world.allocate(lease).shortfall is Shortfall.QUOTA
 
 
@@ -236,8 +236,8 @@ def test_a_load_of_many_jobs_leaves_children_younger_than_no_parent() -> None:
     assert in_order == sorted(in_order, reverse=True)
 
 
-def test_each_tenant_is_charged_for_what_it_wrote() -> None:
+def test_each_tenant_is_charged_for_what_it_wrote_and_its_part_of_what_it_hangs_on() -> None:
     world, prompt = World(8), chain("p", 4)
     world.save(prompt[:2], tenant=RED)
     world.save(prompt, tenant=BLUE)
-    assert (world.used(RED), world.used(BLUE)) == (2, 2)
+    assert (world.used(RED), world.used(BLUE)) == (1, 3)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.core.builders import BLUE, RED, World, chain
+from tests.unit.core.builders import BLUE, RED, REDIS, World, chain
 from tiered.blocks.record import NO_TENANT
 from tiered.blocks.state import BlockState
 from tiered.core.allocate import Shortfall
 from tiered.core.demote import make_room
 from tiered.core.pump import pump
 from tiered.core.release import drop_connection
-from tiered.types import TenantId
+from tiered.types import NO_HASH, TenantId
 
 
 def fill(world: World, name: str, n_blocks: int, tenant: TenantId) -> None:
@@ -319,3 +319,87 @@ def test_a_prompt_longer_than_the_fair_share_takes_no_more_than_that(held: int) 
         fill(world, "blue", held, BLUE)
     assert world.save(chain("long", 16), tenant=BLUE)[1] is Shortfall.FULL
     assert (world.used(RED), world.used(BLUE)) == (8, 8)
+
+
+def test_with_always_each_block_is_copied_once_as_it_becomes_whole_and_stays() -> None:
+    world, prompt = World(8, demote="always"), chain("p", 3)
+    world.save(prompt)
+    assert [job.block_hash for job in world.seam.copies] == list(reversed(prompt))
+    assert [job.parent for job in world.seam.copies] == [prompt[1], prompt[0], NO_HASH]
+    assert world.hot(prompt) == 3
+    world.copy_all()
+    make_room(world.core, asking=NO_TENANT, n_blocks=1)
+    world.turn()
+    assert world.hot(prompt) == 2  # below it is already, so it left at once
+    assert world.seam.copies == []
+
+
+def test_with_always_a_copy_that_failed_is_made_when_the_block_leaves() -> None:
+    world, prompt = World(8, demote="always"), chain("p", 1)
+    world.save(prompt)
+    world.copy(world.seam.copies[0], copied=False)
+    make_room(world.core, asking=NO_TENANT, n_blocks=1)
+    world.turn()
+    assert [job.block_hash for job in world.seam.copies] == prompt
+
+
+def test_with_always_copies_wait_for_each_other_and_none_is_forgotten() -> None:
+    world, prompt = World(16, demote="always", leaving_max=2), chain("p", 7)
+    world.save(prompt)
+    seen = []
+    while world.seam.copies:
+        assert len(world.seam.copies) <= 2
+        seen.append(world.seam.copies[0].block_hash)
+        world.copy(world.seam.copies[0])
+    assert sorted(seen) == sorted(prompt)
+
+
+def test_with_always_what_came_from_redis_is_not_sent_back() -> None:
+    world, prompt = World(8, demote="always"), chain("p", 2)
+    lease = world.match(prompt, below=[REDIS])
+    world.load(lease)
+    world.answer(world.seam.fetches[0])
+    world.release(lease)
+    assert world.hot(prompt) == 2
+    assert world.seam.copies == []
+
+
+def test_with_always_a_block_that_left_before_its_copy_began_is_not_read() -> None:
+    world = World(4, demote="always", leaving_max=1)
+    world.save(chain("p", 2))
+    first = world.seam.copies[0]
+    world.save(chain("q", 4))
+    while world.seam.copies:
+        job = world.seam.copies[0]
+        assert world.core.table[job.block_id].block_hash == job.block_hash
+        world.copy(job)
+    assert first not in world.seam.copies
+
+
+def ask(world: World, name: str, n_blocks: int, tenant: TenantId) -> None:
+    """A request as an engine makes it: look up, and store what was missing."""
+    world.release(world.match(chain(name, n_blocks), tenant=tenant))
+    world.save(chain(name, n_blocks), tenant=tenant)
+
+
+def test_a_reservation_that_its_tenant_left_idle_is_lent_and_comes_back_on_demand() -> None:
+    world = World(8, lower_tier=False)
+    world.limit(RED, None, hot_reserved_blocks=4)
+    world.limit(BLUE, None, hot_reserved_blocks=4)
+    ask(world, "red", 4, RED)
+    ask(world, "blue", 4, BLUE)
+    for turn in range(300):
+        ask(world, f"blue {turn}", 2, BLUE)
+    assert (world.used(RED), world.used(BLUE)) == (0, 8)
+    for turn in range(2):
+        ask(world, f"red {turn}", 2, RED)
+    assert world.used(RED) == 4
+
+
+def test_what_a_reservation_still_serves_is_not_taken_by_whoever_asks_for_more() -> None:
+    world = World(8, lower_tier=False)
+    world.limit(RED, None, hot_reserved_blocks=4)
+    for turn in range(300):
+        ask(world, "red", 4, RED)
+        assert world.hot(chain("red", 4)) == 4
+        ask(world, f"blue {turn}", 3, BLUE)

@@ -290,9 +290,9 @@ def test_a_load_over_a_limit_that_pins_hold_ends_rather_than_wait_for_nothing() 
     world.save(old)
     world.save(chain("idle", 1))
     world.match(old)
-    world.core.ledger.set_policies({})
+    world.core.set_policies({})
     lease = world.match(chain("p", 2), below=[REDIS])
-    world.core.ledger.set_policies({RED: world.core.ledger.policy(RED).model_copy(update={"hot_limit_bytes": 200})})
+    world.core.set_policies({RED: world.core.ledger.policy(RED).model_copy(update={"hot_limit_bytes": 200})})
     op = world.load(lease)
     assert op.done
 

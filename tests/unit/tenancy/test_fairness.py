@@ -23,7 +23,7 @@ def order(
     leaving: Mapping[TenantId, int] | None = None,
     asked: int = BLOCK,
 ) -> list[TenantId]:
-    ledger = HotLedger()
+    ledger = HotLedger(1)  # so that bytes can be charged one by one
     ledger.set_policies(
         {
             t: TenantPolicy(
@@ -33,7 +33,8 @@ def order(
         }
     )
     for tenant, n_bytes in used.items():
-        ledger.charge(tenant, n_bytes)
+        for _ in range(n_bytes):
+            ledger.charge(tenant)
     return list(
         giving_order(ledger, asking=asking, asked_bytes=asked, block_bytes=BLOCK, leaving_bytes=leaving or {})
     )

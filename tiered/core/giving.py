@@ -1,0 +1,118 @@
+"""giving: which block leaves so that there is room, and who lets go of it.
+
+First *which tenant gives* (fairness between tenants, and what of a reservation may be lent), then *which of its
+blocks* (its policy), leaf first, pins respected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+from tiered.blocks.state import BlockState
+from tiered.core.core import CacheCore
+from tiered.core.leaving import leaving_blocks, let_go, may_begin
+from tiered.tenancy.fairness import giving_order
+from tiered.tenancy.ledger import parts
+from tiered.types import BlockId, TenantId
+
+Victim: TypeAlias = tuple[BlockId, TenantId, Sequence[TenantId]]
+"""A block, the tenant that gives it, and where it is shared, who lets go of it together."""
+
+
+def choose(core: CacheCore, asking: TenantId, *, copy: bool) -> Victim | None:
+    """The block that leaves so that ``asking`` can have one; see :mod:`tiered.tenancy.promise` for what is lent.
+
+    Among what reservations do not protect the oldest leaves. Who has no reservation gives by its standing alone, but
+    not before what others have reserved and left idle for longer.
+    """
+    first = first_of(core, _givers(core, asking), copy=copy)
+    if not core.promises or core.ledger.is_alone(asking):
+        return first
+    lent = _oldest_lent(core, copy=copy)
+    if lent is None or first is None:
+        return first or lent
+    if first[1] in core.promises:
+        return lent
+    return min(first, lent, key=lambda victim: core.table[victim[0]].used_at)
+
+
+def _givers(core: CacheCore, asking: TenantId) -> Iterable[TenantId]:
+    if core.ledger.is_alone(asking):  # nobody else is here to compare with
+        return (asking,)
+    block_bytes = core.options.block_bytes
+    leaving = leaving_blocks(core)
+    room = core.blocks_in(BlockState.FREE) + leaving.total()
+    return giving_order(
+        core.ledger,
+        asking=asking,
+        asked_bytes=(room + 1) * block_bytes,
+        block_bytes=block_bytes,
+        leaving_bytes={tenant: n * block_bytes for tenant, n in leaving.items()},
+    )
+
+
+def _oldest_lent(core: CacheCore, *, copy: bool) -> Victim | None:
+    """Of the blocks that each tenant with a reservation would give first, the oldest that is not protected."""
+    records, too_idle = core.table.records, core.leaving_age.too_idle
+    best: Victim | None = None
+    for tenant, promise in core.promises.items():
+        victim = first_of(core, (tenant,), copy=copy)
+        if victim is None:
+            continue
+        record = records[victim[0]]
+        is_idle = core.n_used - record.used_at >= too_idle
+        if promise.protects(record.block_hash, is_idle=is_idle):
+            continue
+        if best is None or record.used_at < records[best[0]].used_at:
+            best = victim
+    return best
+
+
+def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool) -> Victim | None:
+    """Who gives, and the best of its blocks that may leave or that it may part from."""
+    table = core.table
+    for tenant in tenants:
+        policy = core.policies.get(tenant)
+        if policy is None:
+            continue
+        for block_id in policy.victims():
+            if table.may_leave(block_id):
+                return block_id, tenant, ()
+            if table.may_part(block_id, tenant):
+                parting = _parting(core, block_id, tenant, copy=copy)
+                if parting:
+                    return block_id, tenant, parting
+    return None
+
+
+def _parting(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool) -> Sequence[TenantId]:
+    """Who parts from a shared block if the tenant does; nobody while that would press another above its limit.
+
+    Another user that has no room for its larger part begins to give for it what it alone uses; with nothing to give
+    it parts as well, unless more of its blocks hang on this one.
+    """
+    record, block_bytes = core.table[block_id], core.options.block_bytes
+    paid = dict(zip(record.tenants, parts(block_bytes, len(record.tenants)), strict=True))
+    parting = [tenant]
+    while left := [user for user in record.tenants if user not in parting]:
+        larger = dict(zip(left, parts(block_bytes, len(left)), strict=True))
+        lacking = [u for u in left if core.ledger.excess_bytes(u, asked_bytes=larger[u] - paid[u])]
+        if not lacking:
+            break
+        for user in lacking:
+            if _gives_own(core, user, copy=copy) or not core.table.may_part(block_id, user):
+                return ()
+        parting.extend(lacking)
+    return parting
+
+
+def _gives_own(core: CacheCore, tenant: TenantId, *, copy: bool) -> bool:
+    """Whether a block that it alone uses leaves now, or is on its way out."""
+    if leaving_blocks(core)[tenant]:
+        return True
+    victim = next((block_id for block_id in core.policies[tenant].victims() if core.table.may_leave(block_id)), None)
+    if victim is None or not may_begin(core, copy):
+        return False
+    let_go(core, victim, copy=copy)
+    return True

@@ -1,0 +1,1 @@
+"""One request's tokens and the blocks that hold them."""
