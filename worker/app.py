@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 
 from tiered import __version__
 from tiered.clock import SystemClock
+from tiered.cluster.agreement import require_agreement
 from tiered.cluster.connection import connect, require_reachable
 from tiered.cluster.directory import Directory
-from tiered.cluster.keys import Keys
 from tiered.cluster.membership import Membership
 from tiered.cluster.tenants import Tenants
 from tiered.errors import ConfigError, TierError, TierTimeout, TierUnavailable
@@ -28,12 +28,14 @@ from tiered.tiers.redis.tier import RedisTier
 from tiered.types import BlockHash, NodeId, NodeInfo
 from worker.announce import Announcer
 from worker.hot_tier import HotTier, Lent
+from worker.journal import HotJournal
 from worker.local_server import LocalServer
 from worker.membership import MembershipTask
 from worker.metrics import WorkerCollector, WorkerSnapshot
 from worker.peer_server import PeerServer
 from worker.settings import Settings
 from worker.tenants import TenantsTask
+from worker.warm import JournalTask
 
 LOOP_ANSWER_S = 2.0
 """How long a thread waits for the event loop: it only ever runs short decisions."""
@@ -56,7 +58,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
         stack.callback(client.close)
         require_reachable(client, settings.redis)
-        keys = Keys(settings.redis.namespace)
+        keys = require_agreement(client, settings.redis)
         clock = SystemClock()
         redis = RedisTier(settings.redis, clock)
         stack.callback(redis.close)
@@ -64,7 +66,8 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             settings.node.name, settings.cluster.secret, timeout_s=settings.cluster.peer_timeout_s, clock=clock
         )
         stack.callback(peers.close)
-        hot = HotTier(settings.pool, redis, peers, clock)
+        journal = _journal(settings)
+        hot = HotTier(settings.pool, redis, peers, clock, journal=journal)
         stack.push_async_callback(hot.close, timeout_s=FLUSH_S)
 
         lending = _Lending(hot, loop)
@@ -107,6 +110,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
                 stats=hot.stats(),
                 blocks_by_state=hot.blocks_by_state(),
                 copies_dropped=hot.copies_dropped,
+                journal=hot.journal_snapshot(),
                 redis=redis.counters(),
                 peers=peers.counters(),
                 served=peer_server.counters(),
@@ -121,7 +125,10 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         stack.push_async_callback(_part, local_server, hot, membership)
         peer_server.start()
         on_ready(f"worker {settings.node.name} ready on unix://{settings.node.socket}")
-        await _run_until(stop, membership.run(), announcer.run(), tenants.run())
+        tasks = [membership.run(), announcer.run(), tenants.run()]
+        if journal is not None:
+            tasks.append(JournalTask(hot, journal).run())
+        await _run_until(stop, *tasks)
         _log.info("stopping", node=settings.node.name)
 
 
@@ -129,6 +136,12 @@ async def _part(local_server: LocalServer, hot: HotTier, membership: MembershipT
     """Engines first, so that what they asked for is counted; then the last words, while copies are written."""
     await local_server.stop()
     await asyncio.gather(membership.leave(), hot.close(timeout_s=FLUSH_S))
+
+
+def _journal(settings: Settings) -> HotJournal | None:
+    if settings.journal.mode == "off" or not (settings.journal.path or settings.journal_path.parent.is_dir()):
+        return None  # no journal is wanted, or there will be no socket either, which says so in a moment
+    return HotJournal(settings.journal, settings.journal_path, node=settings.node.name)
 
 
 def _asked_to_stop(loop: asyncio.AbstractEventLoop) -> asyncio.Event:

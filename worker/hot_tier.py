@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tiered.blocks.state import BlockState
@@ -23,24 +23,32 @@ from tiered.core.match import match, note_origins, open_lease
 from tiered.core.options import core_options, pool_blocks
 from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
-from tiered.core.pump import pump, take
+from tiered.core.pump import grow, pump, take
 from tiered.core.release import drop_connection, expire, release
 from tiered.core.requests import close_session, saving
+from tiered.core.sequences import out_of_blocks
 from tiered.core.stats import node_stats
-from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, TierError
+from tiered.core.warm import open_warm, spare_slots, wanted
+from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, TierError
 from tiered.hashing.scope import ModelScope
 from tiered.jobs import PeerAddress
+from tiered.journal.chains import Chain
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
 from tiered.seam.driver import Driver
 from tiered.seam.handoff import Handoff
+from tiered.sequence.sequence import Appended, Extension, TokenSequence
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, NodeId, NodeStats, TenantId
+from worker.journal import HotJournal, JournalSnapshot
 
 PEER_CONNECTION = 0
 """Holds the leases under which peers are sent blocks; engines' connections count from 1."""
+
+WARM_CONNECTION = -1
+"""Holds the leases under which blocks are warmed up after a start."""
 
 LEND_LEASE_S = 30.0
 """A block lent to a peer comes back by itself after this long, far beyond any fetch's deadline."""
@@ -73,12 +81,18 @@ class HotTier:
     clock: Clock
     live_peers: Mapping[NodeId, PeerAddress] = field(default_factory=dict)
     """Other nodes whose lease is running; replaced whole by the membership task."""
+    journal: HotJournal | None = None
     _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
     _built: _Built | None = None
     _closed: bool = False
     _building: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _made: asyncio.Event = field(default_factory=asyncio.Event)
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
     _engines: set[int] = field(default_factory=set)
+    _crowded: bool = False
+    """Whether an engine has ever found no room: from then on nothing is warmed up."""
+    _unannounced: dict[BlockHash, bool] = field(default_factory=dict)
+    """Events that the journal has had already and the directory has not."""
     _lookups: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2, "lookup"))
 
     # Engines come and go.
@@ -91,8 +105,10 @@ class HotTier:
         async with self._building:
             if self._built is None:
                 # Making the memory resident takes a second for a few GiB: leases are renewed meanwhile.
-                pool = await asyncio.to_thread(self._build_pool, scope.layout)
-                self._built = self._build(scope, pool)
+                # So are blocks of an earlier life adopted: nobody else knows of the core until it is built.
+                core, pool = await asyncio.to_thread(self._make, scope.layout)
+                self._built = self._build(scope, core, pool)
+                self._made.set()
         if scope.layout != self._built.scope.layout:
             raise LayoutMismatch(engine=scope.layout.describe(), worker=self._built.scope.layout.describe())
         self._engines.add(connection)
@@ -131,6 +147,8 @@ class HotTier:
             now=self.clock.now(),
             hints=hints,
         )
+        if self.journal is not None:
+            self.journal.used(hashes[: len(lease.pinned)])
         below = hashes[len(lease.pinned) :]
         if not below:
             return lease, 0, 0
@@ -139,14 +157,14 @@ class HotTier:
             whereabouts = await loop.run_in_executor(self._lookups, self.redis.lookup, below)
         except TierError:  # counted by the tier; a tier that cannot say is a miss
             return lease, 0, 0
-        origins = origins_of(whereabouts, live=self.live_peers, block_bytes=core.options.block_bytes)
+        origins = origins_of(whereabouts, live=self.live_peers)
         return lease, *note_origins(lease, origins)
 
     async def load(self, lease: Lease, *, deadline_s: float) -> None:
         """Bring up what the lease's origins offer; what is there at the deadline is pinned in the lease."""
         if not lease.origins:
             return
-        core = self._core()
+        core, n_hot = self._core(), len(lease.pinned)
         op = start_load(core, lease)
         self._pump()
         ends_at = self.clock.now() + deadline_s
@@ -154,6 +172,8 @@ class HotTier:
             await self._progressed(left)
         if not op.done:
             detach(core, op)
+        if self.journal is not None and lease.connection != WARM_CONNECTION:
+            self.journal.used(lease.hashes[n_hot : len(lease.pinned)])
 
     def open(
         self,
@@ -181,14 +201,24 @@ class HotTier:
                 raise OwnershipError(f"lease {lease.lease_id} ended meanwhile")
             grant = take(core, handoff, lease, n_blocks_max=n_blocks_max, force=left <= 0)
             self._progress.set()
+            self._crowded = self._crowded or grant.shortfall in (Shortfall.SOON, Shortfall.FULL)
             if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
                 return grant
             await self._progressed(left)
 
-    def commit(self, lease: Lease, checksums: Sequence[bytes | None]) -> int:
-        n_blocks = commit(self._core(), lease, checksums)
+    async def commit(self, lease: Lease, checksums: Sequence[bytes | None]) -> int:
+        """How many; in the journal's strict mode once that is durable."""
+        core = self._core()
+        n_blocks = commit(core, lease, checksums)
         self._pump()
+        if n_blocks:
+            await self.durable()
         return n_blocks
+
+    async def durable(self) -> None:
+        """In the journal's strict mode: until what became ready is on disk."""
+        if self.journal is not None and self.journal.strict:
+            await self.journal.durable(self._share_events(self._core(), self.journal))
 
     def release(self, lease_id: LeaseId, *, connection: int, used_tokens: int) -> bool:
         """False when the lease had ended before."""
@@ -201,6 +231,10 @@ class HotTier:
         release(core, lease, used_tokens=used_tokens, now=now)
         return True
 
+    def label_of(self, tenant: TenantId) -> str:
+        """The sharing label of the tenant's blocks."""
+        return self._core().ledger.policy(tenant).label
+
     def close_session(self, tenant: TenantId, session: str) -> None:
         if self._built is not None:
             close_session(self._built.core, tenant, session, now=self.clock.now())
@@ -212,7 +246,39 @@ class HotTier:
         records = self._core().table.records
         return [records[block_id].checksum for block_id in lease.pinned]
 
-    # What peers and the cluster's tasks ask.
+    # What sequences ask: see worker.sequence_server.
+
+    @property
+    def core(self) -> CacheCore:
+        """For their verbs; a turn follows. Errors: OwnershipError before the first engine."""
+        return self._core()
+
+    def turn(self) -> None:
+        self._pump()
+
+    async def grow(self, sequence: TokenSequence, extension: Extension, *, wait_s: float) -> Appended:
+        """append, waiting for room; at the end without copies of what leaves. Errors: as ``append``."""
+        core = self._core()
+        assert self._built is not None  # else there was no core
+        ends_at = self.clock.now() + wait_s
+        while True:
+            left = ends_at - self.clock.now()
+            try:
+                appended = grow(core, self._built.handoff, sequence, extension, force=left <= 0)
+            except CapacityError:
+                self._crowded = True
+                raise
+            finally:
+                self._progress.set()
+            if appended is not None:
+                return appended
+            self._crowded = True
+            if left <= 0:
+                n_blocks = -(-len(extension.tokens) // core.options.block_tokens)
+                raise out_of_blocks(core, sequence, n_blocks, Shortfall.SOON)
+            await self._progressed(left)
+
+    # What peers ask.
 
     def lend(self, hashes: Sequence[BlockHash], *, scope_id: bytes) -> Lent | None:
         """Pin for a peer whichever of these are here; None while there is no pool."""
@@ -234,16 +300,72 @@ class HotTier:
     def take_back(self, lent: Lent) -> bool:
         return self.release(lent.lease_id, connection=PEER_CONNECTION, used_tokens=0)
 
+    # What the journal's task asks.
+
+    async def made(self) -> BlockPool:
+        """The pool, once the first engine has attached."""
+        await self._made.wait()
+        assert self._built is not None
+        return self._built.pool
+
+    async def warm(self, chain: Chain, *, deadline_s: float) -> int | None:
+        """Bring the next blocks of a chain from Redis into free slots; how many came. None where it is over: an
+        engine needs the room, or Redis does not answer."""
+        core, tenant = self._core(), chain.tenants[0]
+        if self._crowded or spare_slots(core) <= 0:
+            return None
+        below = wanted(core, chain.hashes, tenant=tenant)
+        if not below:
+            return 0
+        try:
+            whereabouts = await asyncio.get_running_loop().run_in_executor(self._lookups, self.redis.lookup, below)
+        except TierError:
+            return None
+        lease = open_warm(
+            core,
+            chain.hashes,
+            below,
+            origins_of(whereabouts, live={}),
+            tenant=tenant,
+            scope_id=chain.scope_id,
+            connection=WARM_CONNECTION,
+            expires_at=self.clock.now() + LEND_LEASE_S,
+        )
+        if lease is None:
+            return 0
+        n_before = len(lease.pinned)
+        await self.load(lease, deadline_s=deadline_s)
+        n_came = len(lease.pinned) - n_before
+        self.release(lease.lease_id, connection=WARM_CONNECTION, used_tokens=0)
+        return n_came
+
+    # What the cluster's tasks ask.
+
     def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
         self._policies = policies
         if self._built is not None:
-            self._built.core.ledger.set_policies(policies)
+            self._built.core.set_policies(policies)
             self._pump()
 
     def drain_events(self) -> DirectoryEvents:
+        """For the directory: what came and left since the last time."""
         if self._built is None:
             return DirectoryEvents((), ())
-        return self._built.core.drain_events()
+        if self.journal is None:
+            return self._built.core.drain_events()
+        self._share_events(self._built.core, self.journal)
+        events, self._unannounced = self._unannounced, {}
+        return DirectoryEvents(
+            stored=tuple(block_hash for block_hash, here in events.items() if here),
+            removed=tuple(block_hash for block_hash, here in events.items() if not here),
+        )
+
+    def write_journal(self, *, uses: bool) -> None:
+        """Once in a while: hand what came and left to the journal. uses: and what was used."""
+        if self._built is not None and self.journal is not None:
+            self._share_events(self._built.core, self.journal)
+            if uses:
+                self.journal.note_uses(self._built.core)
 
     def resident_hashes(self) -> list[BlockHash]:
         return [] if self._built is None else self._built.core.resident_hashes()
@@ -273,12 +395,18 @@ class HotTier:
     def copies_dropped(self) -> int:
         return 0 if self._built is None else self._built.driver.counters.copies_dropped
 
+    def journal_snapshot(self) -> JournalSnapshot | None:
+        return None if self.journal is None else self.journal.snapshot()
+
     async def close(self, *, timeout_s: float) -> None:
         """Stop the movers; what is staged for Redis is still written. Harmless when done before."""
         if self._built is not None and not self._closed:
             self._closed = True
+            self.write_journal(uses=True)
             await asyncio.to_thread(self._built.driver.close, timeout_s=timeout_s)
             self._built.pool.close()
+        if self.journal is not None:
+            await asyncio.to_thread(self.journal.close)
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     # Inside.
@@ -288,29 +416,45 @@ class HotTier:
             raise OwnershipError("no engine has attached yet, so there is no pool")
         return self._built.core
 
-    def _build_pool(self, layout: KvLayout) -> BlockPool:
+    def _make(self, layout: KvLayout) -> tuple[CacheCore, BlockPool]:
+        """Errors: ConfigError."""
         n_blocks = pool_blocks(self.settings, layout)
         if n_blocks < 1:
             raise ConfigError(
                 f"pool.bytes: {self.settings.bytes} bytes hold no block of {layout.block_bytes} bytes; give more",
                 field="pool.bytes",
             )
+        options = core_options(self.settings, layout, n_blocks, lower_tier=True)
+
+        def new_core() -> CacheCore:
+            core = CacheCore(options, n_blocks)
+            core.set_policies(self._policies)
+            return core
+
         try:
-            return BlockPool(layout, n_blocks, device=self.settings.device)
+            if self.journal is not None:
+                return self.journal.make_pool(new_core, layout, n_blocks, device=self.settings.device)
+            pool = BlockPool(layout, n_blocks, device=self.settings.device)
+            return new_core(), pool  # in this order: a pool that cannot be must not cost the table of its blocks
         except RuntimeError as error:  # torch's way of saying that the device has no memory left, among others
             raise ConfigError(
                 f"pool.bytes: {self.settings.device} does not give {n_blocks * layout.block_bytes} bytes: {error}",
                 field="pool.bytes",
             ) from error
 
-    def _build(self, scope: ModelScope, pool: BlockPool) -> _Built:
-        options = core_options(self.settings, scope.layout, pool.n_blocks, lower_tier=True)
-        core = CacheCore(options, pool.n_blocks)
-        core.ledger.set_policies(self._policies)
+    def _build(self, scope: ModelScope, core: CacheCore, pool: BlockPool) -> _Built:
+        core.set_policies(self._policies)  # they may have changed while it was made
         loop = asyncio.get_running_loop()
         handoff = Handoff(queue_jobs_max=256, notify=lambda: _wake(loop, self._pump))
-        driver = Driver(pool, handoff, redis=self.redis, peers=self.peers, staging_blocks=options.leaving_max)
+        driver = Driver(pool, handoff, redis=self.redis, peers=self.peers, staging_blocks=core.options.leaving_max)
         return _Built(scope, pool, core, handoff, driver)
+
+    def _share_events(self, core: CacheCore, journal: HotJournal) -> Future[bool]:
+        """One drained batch to both: the journal now, the directory when it asks."""
+        events = core.drain_events()
+        self._unannounced.update(dict.fromkeys(events.stored, True))
+        self._unannounced.update(dict.fromkeys(events.removed, False))
+        return journal.note(core, events)
 
     def _pump(self) -> None:
         if self._built is not None:

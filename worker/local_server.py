@@ -1,4 +1,5 @@
-"""Serves CacheClient to the engines beside us, over a Unix socket. No KV byte crosses it.
+"""Serves CacheClient to the engines beside us, over a Unix socket. No KV byte crosses it, but for clients without a
+pool (``worker.sequence_server``).
 
 One task per connection; requests of one connection are answered in order. When the connection ends, however it ends,
 all that its engine held comes back.
@@ -13,8 +14,9 @@ import os
 import stat
 from pathlib import Path
 
-from tiered.errors import ConfigError, LayoutMismatch, OwnershipError, ProtocolError
+from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, ProtocolError, ScopeMismatch
 from tiered.hashing.chain import split_hashes
+from tiered.hashing.scope import ModelScope, scope_id
 from tiered.log import get_logger
 from tiered.pool.share import cuda_handle, send_with_descriptor
 from tiered.tenancy.policy import check_tenant_name
@@ -37,12 +39,16 @@ from tiered.wire.messages import (
     Matched,
     Open,
     Opened,
+    OpenSequence,
     Release,
     Released,
     SessionClosed,
+    Shared,
+    Sharing,
 )
 from tiered.wire.numbers import pack_checksums, pack_ids, pack_sources, unpack_checksums
 from worker.hot_tier import HotTier
+from worker.sequence_server import COMPUTING_MAX, SEQUENCE_REQUESTS, SequenceServer
 
 WAIT_S_MAX = 60.0
 """No request may ask the worker to wait longer, whatever it says."""
@@ -60,6 +66,7 @@ class LocalServer:
         self._node = node
         self._match_lease_s = match_lease_s
         self._connections = itertools.count(1)
+        self._computing = asyncio.Semaphore(COMPUTING_MAX)
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -112,7 +119,8 @@ class LocalServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = next(self._connections)
-        engine = _Engine(self._hot, connection, node=self._node, match_lease_s=self._match_lease_s)
+        sequences = SequenceServer(self._hot, connection, self._computing)
+        engine = _Engine(self._hot, connection, sequences, node=self._node, match_lease_s=self._match_lease_s)
         frames: FrameReader[EngineRequest] = FrameReader(ENGINE_REQUESTS)
         task = asyncio.current_task()
         assert task is not None
@@ -128,6 +136,7 @@ class LocalServer:
         except asyncio.CancelledError:
             pass  # by stop() alone; asyncio's streams would log the cancellation as an error of ours
         finally:
+            sequences.close()
             n_leases = self._hot.detach(connection)
             _log.info("engine gone", connection=connection, leases_ended=n_leases)
             self._serving.discard(task)
@@ -137,11 +146,15 @@ class LocalServer:
 class _Engine:
     """One attached engine: its requests, answered."""
 
-    def __init__(self, hot: HotTier, connection: int, *, node: str, match_lease_s: float) -> None:
+    def __init__(
+        self, hot: HotTier, connection: int, sequences: SequenceServer, *, node: str, match_lease_s: float
+    ) -> None:
         self._hot = hot
         self._connection = connection
+        self._sequences = sequences
         self._node = node
         self._match_lease_s = match_lease_s
+        self._scope: ModelScope | None = None
 
     async def answer(self, request: EngineRequest, writer: asyncio.StreamWriter) -> None:
         try:
@@ -153,8 +166,12 @@ class _Engine:
             reply = Failure("layout", error.worker)
         except ConfigError as error:
             reply = Failure("config", str(error))
+        except ScopeMismatch as error:
+            reply = Failure("scope", str(error))
         except OwnershipError as error:
             reply = Failure("lease", str(error))
+        except CapacityError as error:
+            reply = Failure("capacity", str(error))
         except ValueError as error:
             reply = Failure("request", str(error))
         writer.write(encode(reply))
@@ -162,6 +179,7 @@ class _Engine:
 
     async def _attach(self, request: Attach, writer: asyncio.StreamWriter) -> None:
         pool = await self._hot.attach(request.scope, self._connection)
+        self._scope = request.scope
         attached = Attached(
             node=self._node,
             connection=self._connection,
@@ -181,6 +199,8 @@ class _Engine:
 
     async def _reply(self, request: EngineRequest) -> EngineReply:
         match request:
+            case Sharing():
+                return Shared(self._hot.label_of(_tenant(request.tenant)))
             case Match():
                 return await self._match(request)
             case Load():
@@ -192,10 +212,11 @@ class _Engine:
                     sources=pack_sources(lease.sources),
                 )
             case Open():
+                tenant = _tenant(request.tenant)
                 lease = self._hot.open(
                     connection=self._connection,
-                    tenant=_tenant(request.tenant),
-                    scope_id=request.scope_id,
+                    tenant=tenant,
+                    scope_id=self._own_scope(tenant, request.scope_id),
                     hashes=split_hashes(request.hashes),
                     hints=request.hints,
                 )
@@ -205,10 +226,15 @@ class _Engine:
                 grant = await self._hot.allocate(
                     lease, n_blocks_max=request.n_blocks_max, wait_s=_bounded(request.wait_s)
                 )
-                return Allocated(grant.first_index, pack_ids(grant.block_ids), grant.shortfall.value)
+                return Allocated(
+                    first_index=grant.first_index,
+                    block_ids=pack_ids(grant.block_ids),
+                    shortfall=grant.shortfall.value,
+                    gave={str(tenant): n_blocks for tenant, n_blocks in grant.gave.items()},
+                )
             case Commit():
                 lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
-                return Committed(self._hot.commit(lease, unpack_checksums(request.checksums)))
+                return Committed(await self._hot.commit(lease, unpack_checksums(request.checksums)))
             case Release():
                 held = self._hot.release(
                     LeaseId(request.lease), connection=self._connection, used_tokens=request.used_tokens
@@ -217,14 +243,20 @@ class _Engine:
             case CloseSession():
                 self._hot.close_session(_tenant(request.tenant), request.session)
                 return SessionClosed()
+            case OpenSequence():
+                tenant = _tenant(request.tenant)
+                return self._sequences.open(tenant, self._own_scope(tenant, request.scope_id))
+            case _ if isinstance(request, SEQUENCE_REQUESTS):
+                return await self._sequences.reply(request)
             case _:
                 raise ProtocolError(f"{type(request).__name__} has no answer here")
 
     async def _match(self, request: Match) -> Matched:
+        tenant = _tenant(request.tenant)
         lease, n_peer, n_redis = await self._hot.match(
             connection=self._connection,
-            tenant=_tenant(request.tenant),
-            scope_id=request.scope_id,
+            tenant=tenant,
+            scope_id=self._own_scope(tenant, request.scope_id),
             hashes=split_hashes(request.hashes),
             asked_tokens=request.asked_tokens,
             hints=request.hints,
@@ -236,6 +268,12 @@ class _Engine:
             n_peer=n_peer,
             n_redis=n_redis,
         )
+
+    def _own_scope(self, tenant: TenantId, named: bytes) -> bytes:
+        """The scope, if it is the tenant's in this engine's model: nobody reads what it may not by naming it."""
+        if self._scope is None or named != scope_id(self._scope, label=self._hot.label_of(tenant)):
+            raise ScopeMismatch(f"scope: not that of tenant {tenant!r} here; ask for its sharing label again")
+        return named
 
 
 def _tenant(name: str) -> TenantId:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from tiered.tiers.peer import PeerCounters
 from tiered.tiers.redis.tier import RedisTierCounters
 from tiered.types import NodeStats, TenantStats
+from worker.journal import JournalSnapshot
 from worker.peer_server import PeerServerCounters
 
 TENANT_LABELS_MAX: Final = 100
@@ -27,6 +28,7 @@ class WorkerSnapshot:
     stats: NodeStats
     blocks_by_state: Mapping[str, int]
     copies_dropped: int
+    journal: JournalSnapshot | None
     redis: RedisTierCounters
     peers: PeerCounters
     served: PeerServerCounters
@@ -68,6 +70,8 @@ class WorkerCollector(Collector):
             {(): snapshot.copies_dropped},
             (),
         )
+        if snapshot.journal is not None:
+            yield from _journal_families(snapshot.journal)
         yield from _redis_families(snapshot.redis)
         yield _counter("tiered_peer_fetched_blocks", "Blocks fetched from peers", {(): snapshot.peers.blocks}, ())
         yield _counter(
@@ -107,6 +111,27 @@ def _tenant_families(tenants: Mapping[str, TenantStats]) -> Iterable[Metric]:
         yield _counter(f"tiered_{name}_blocks", what, values, ("tenant",))
 
 
+def _journal_families(journal: JournalSnapshot) -> Iterable[Metric]:
+    counters = journal.counters
+    yield _counter("tiered_journal_written_rows", "Changes written to the journal", {(): counters.written}, ())
+    yield _counter(
+        "tiered_journal_lost_rows",
+        "Changes lost because the disk did not keep up or refused them",
+        {(): counters.lost},
+        (),
+    )
+    yield _gauge("tiered_journal_pending_rows", "Changes that wait for the disk", {(): float(counters.pending)}, ())
+    yield _gauge("tiered_journal_failing", "1 while the disk refuses the journal", {(): float(counters.failing)}, ())
+    yield _counter("tiered_adopted_blocks", "Blocks of the earlier life taken over", {(): journal.adopted}, ())
+    yield _counter(
+        "tiered_not_adopted_blocks",
+        "Blocks of the earlier life that were not taken over, by reason",
+        {(reason,): n for reason, n in journal.left.items()},
+        ("reason",),
+    )
+    yield _counter("tiered_warmed_blocks", "Blocks warmed up from Redis after the start", {(): journal.warmed}, ())
+
+
 def _redis_families(counters: RedisTierCounters) -> Iterable[Metric]:
     yield _counter("tiered_redis_hit_blocks", "Blocks read from Redis and verified", {(): counters.hits}, ())
     yield _counter(
@@ -120,6 +145,12 @@ def _redis_families(counters: RedisTierCounters) -> Iterable[Metric]:
         "Blocks offered to Redis, by answer",
         {(answer.value,): n for answer, n in counters.puts.items()},
         ("answer",),
+    )
+    yield _counter(
+        "tiered_redis_stored_blocks",
+        "Blocks written to Redis, by the codec they are stored with",
+        {(codec,): n for codec, n in counters.codecs.items()},
+        ("codec",),
     )
     yield _counter("tiered_redis_read_bytes", "Bytes read from Redis", {(): counters.bytes_read}, ())
     yield _counter("tiered_redis_written_bytes", "Bytes written to Redis", {(): counters.bytes_written}, ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -70,12 +70,29 @@ class ClusterSettings(SettingsGroup):
         return value
 
 
+class JournalSettings(SettingsGroup):
+    """What the next life of this node finds of the blocks that were hot in this one."""
+
+    mode: Literal["off", "batched", "strict"] = "batched"
+    """off: nothing is kept. batched: written behind, every 100 ms. strict: commits are answered once durable."""
+    path: str = ""
+    """The journal's file; empty means tiered-NODE.journal beside node.socket."""
+    keep_on_stop: bool = False
+    """Keep pool and journal after an orderly stop too, as after a kill."""
+
+
 class Settings(SettingsGroup):
     cluster: ClusterSettings = ClusterSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
     pool: PoolSettings = PoolSettings()
     redis: RedisSettings = RedisSettings()
+    journal: JournalSettings = JournalSettings()
     log: LogSettings = LogSettings()
+
+    @property
+    def journal_path(self) -> Path:
+        """Found again by the next life of this node, which has the same name and socket."""
+        return Path(self.journal.path or self.node.socket.with_name(f"tiered-{self.node.name}.journal"))
 
     @field_validator("node")
     @classmethod

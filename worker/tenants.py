@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from tiered.cluster.tenants import Tenants
-from tiered.errors import TierError
+from tiered.codec.codecs import codec_for
+from tiered.errors import ConfigError, TierError
 from tiered.log import get_logger
+from tiered.tenancy.policy import TenantPolicy
+from tiered.types import TenantId
 from worker.hot_tier import HotTier
 
 INTERVAL_S = 0.5
@@ -21,11 +25,15 @@ class TenantsTask:
     tenants: Tenants
     hot: HotTier
     revision: int = -1
+    _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
+    _unjudged: bool = False
+    """Whether nobody has looked yet which of their codecs suit the pool's layout."""
 
     async def run(self) -> None:
         """Poll one small number for ever; also the hot tier's clock tick."""
         while True:
             await self.look()
+            self.judge()
             self.hot.tick()
             await asyncio.sleep(INTERVAL_S)
 
@@ -49,5 +57,17 @@ class TenantsTask:
             self.revision = revision
             return
         self.hot.set_policies(policies)
-        self.revision = revision
+        self.revision, self._policies, self._unjudged = revision, policies, True
         _log.info("policies in force", revision=revision, tenants=len(policies))
+
+    def judge(self) -> None:
+        """Say once which codecs do not suit this node's blocks, as soon as there are any: no policy knows them."""
+        pool = self.hot.pool
+        if pool is None or not self._unjudged:
+            return
+        self._unjudged = False
+        for tenant, policy in self._policies.items():
+            try:
+                codec_for(policy.redis_codec, pool.layout)
+            except ConfigError as error:
+                _log.warning("stored lossless instead of as chosen", tenant=tenant, reason=str(error))

@@ -46,7 +46,7 @@ def put_into_redis(cluster: SmallCluster, tokens: Sequence[int]) -> None:
         for depth, block_hash in enumerate(hashes_of(tokens, scope=SCOPE))
     ]
     with closing(RedisTier(settings)) as tier:
-        answers = tier.put(blocks, scope_id=ROOT)
+        answers = tier.put(blocks, scope_id=ROOT, layout=SCOPE.layout)
     assert {answer.value for answer in answers} == {"stored"}
 
 

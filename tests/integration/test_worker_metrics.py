@@ -76,7 +76,8 @@ def _published(cluster: SmallCluster, name: str, tenant: TenantId) -> dict[str, 
 
 
 def test_nothing_moves_while_nobody_asks(cluster: SmallCluster) -> None:
-    cluster.start("w1", "w2", hot=str(8 * LAYOUT.block_bytes), settings=["cluster.heartbeat_s=0.1"])
+    settings = ["cluster.heartbeat_s=0.1", "journal.mode=off"]  # what a journal writes, it writes later
+    cluster.start("w1", "w2", hot=str(8 * LAYOUT.block_bytes), settings=settings)
     cluster.wait_acquainted()
     with cluster.attach("w1") as client:
         for seed in range(3):

@@ -22,6 +22,7 @@ from tiered.cli.api import CoordinatorOption, connect
 from tiered.cli.model import WHEEL, demo_model_dir, has_demo_model
 from tiered.cli.output import JsonFlag, human_bytes, print_json, print_lines
 from tiered.errors import ConfigError
+from tiered.pool.named import leftovers
 
 PYTHON_MIN: Final = (3, 11)
 MEMORY_MIN_BYTES: Final = 2 << 30  # three small workers, the embedded server, and the demo model once
@@ -58,6 +59,7 @@ def run_checks(coordinator: str | None) -> list[Check]:
         lambda: _package("accelerate", required=False, extra="transformers", what="preparing the demo model"),
         _server,
         _shared_memory,
+        _left_pools,
         _memory,
         _model,
         lambda: _coordinator(coordinator),
@@ -130,6 +132,16 @@ def _shared_memory() -> Check:
         required=True,
         fix=f"mount a tmpfs at /dev/shm (in a container: --shm-size); {tempfile.gettempdir()} is no replacement",
     )
+
+
+def _left_pools() -> Check:
+    """Memory that killed workers left for a next life of theirs, which may never come."""
+    left = list(leftovers())
+    if not left:
+        return _found("pool files", "none left behind", required=False)
+    detail = f"{human_bytes(sum(each.nbytes for each in left))} in {len(left)} that no process uses"
+    fix = "start their workers again to use them, or remove them: rm " + " ".join(str(each.path) for each in left)
+    return _missing("pool files", detail, required=False, fix=fix)
 
 
 def _memory() -> Check:

@@ -37,6 +37,7 @@ from tiered.cli.process import Child, uninterrupted
 from tiered.cli.redis_check import check_redis
 from tiered.cli.supervise import Service, Supervisor
 from tiered.errors import ConfigError
+from tiered.pool.named import remove_pools
 
 COORDINATOR_START_S: Final = 60.0
 WORKER_START_S: Final = 120.0  # importing torch from a cold disk takes most of it
@@ -165,7 +166,7 @@ class LocalCluster:
         remove_cluster_file(os.getpid())
         self._stop_processes()
         if "TIERED_RUN_DIR" not in os.environ:
-            shutil.rmtree(self.run_dir, ignore_errors=True)
+            _remove_run(self.run_dir)
 
     def supervise(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Start again what dies, until told to end or interrupted."""
@@ -292,7 +293,14 @@ def _remove_runs_of_the_dead() -> None:
     """Directories of launchers that were killed, or that failed and left their logs to be read."""
     for directory in runs_dir().glob("*"):
         if directory.name.isdecimal() and not pid_alive(int(directory.name)):
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove_run(directory)
+
+
+def _remove_run(directory: Path) -> None:
+    """With the memory that its workers' journals speak of, if they were killed: nobody will look for it again."""
+    for journal in directory.glob("*.journal"):
+        remove_pools(journal)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _say_to_stderr(line: str) -> None:

@@ -5,6 +5,7 @@ Owns the bytes and nothing else: which block is whose, and whether it may be rea
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Iterator, Sequence
@@ -54,9 +55,13 @@ class BlockPool:
     On ``cpu`` the memory is an anonymous file in RAM (memfd): another process maps it from the descriptor, and it
     vanishes by itself when the last process that maps it ends, however it ends. All of it is made resident at the
     start, so that a budget the machine does not have fails here and first use pays for no page fault.
+
+    descriptor: of a file in RAM to take instead, as large as the pool; what it holds stays. The pool then owns it.
     """
 
-    def __init__(self, layout: KvLayout, n_blocks: int, *, device: str = "cpu") -> None:
+    def __init__(
+        self, layout: KvLayout, n_blocks: int, *, device: str = "cpu", descriptor: int | None = None
+    ) -> None:
         if n_blocks < 1:
             raise ConfigError(
                 f"pool.bytes: too small for one block of {layout.block_bytes} bytes; give at least that much",
@@ -65,10 +70,12 @@ class BlockPool:
         self.layout = layout
         self.n_blocks = n_blocks
         self.device = device
-        self.descriptor: int | None = None
+        self.descriptor = descriptor
         self._memory: memoryview | None = None
+        self._stream: torch.cuda.Stream | None = None
         if device == "cpu":
-            self.descriptor = os.memfd_create("tiered-pool", os.MFD_CLOEXEC)
+            if self.descriptor is None:
+                self.descriptor = os.memfd_create("tiered-pool", os.MFD_CLOEXEC)
             try:
                 self._adopt(_map(self.descriptor, self.nbytes, grow=True))
             except BaseException:
@@ -82,6 +89,7 @@ class BlockPool:
         """The pool of another process, from its shared-memory descriptor, which this pool then owns."""
         pool = cls.__new__(cls)
         pool.layout, pool.n_blocks, pool.device, pool.descriptor = layout, n_blocks, "cpu", descriptor
+        pool._stream = None
         pool._adopt(_map(descriptor, pool.nbytes, grow=False))
         return pool
 
@@ -90,7 +98,7 @@ class BlockPool:
         """The pool of another process, from a tensor that already aliases its CUDA memory."""
         pool = cls.__new__(cls)
         pool.layout, pool.n_blocks, pool.device = layout, tensor.shape[0], str(tensor.device)
-        pool.descriptor, pool._memory, pool.tensor = None, None, tensor
+        pool.descriptor, pool._memory, pool._stream, pool.tensor = None, None, None, tensor
         return pool
 
     def _adopt(self, memory: mmap.mmap) -> None:
@@ -105,13 +113,13 @@ class BlockPool:
     def gather(self, block_ids: Sequence[BlockId], out: torch.Tensor) -> None:
         """Copy whole blocks into one buffer.
 
-        Shapes: out is (n, n_layers, n_planes, block_tokens, n_kv_heads, head_dim), pool dtype.
+        Shapes: out is (n, n_layers, n_planes, block_tokens, n_kv_heads, head_dim), pool dtype, contiguous.
         """
-        torch.index_select(self.tensor, 0, self._index(block_ids), out=out)
+        torch.index_select(_rows(self.tensor), 0, self._index(block_ids), out=_rows(out))
 
     def scatter(self, block_ids: Sequence[BlockId], source: torch.Tensor) -> None:
         """Copy one buffer of whole blocks, shaped as in :meth:`gather`, into the blocks' places."""
-        _movable(self.tensor).index_copy_(0, self._index(block_ids), _movable(source))
+        _rows(self.tensor).index_copy_(0, self._index(block_ids), _rows(source))
 
     def gather_layer(self, block_ids: Sequence[BlockId], layer: int) -> torch.Tensor:
         """One layer's planes of a run of blocks as the engine lays them out.
@@ -135,6 +143,13 @@ class BlockPool:
             split = source.reshape(layout.n_kv_heads, len(block_ids), layout.block_tokens, layout.head_dim)
             _movable(self.tensor[:, layer, plane]).index_copy_(0, index, _movable(split.permute(1, 2, 0, 3)))
 
+    def copy_tokens(self, source: BlockId, target: BlockId, n_tokens: int) -> None:
+        """Copy the first ``n_tokens`` of a block, all layers, into another; returns when it is done."""
+        tensor = _movable(self.tensor)
+        tensor[target, :, :, :n_tokens].copy_(tensor[source, :, :, :n_tokens])
+        if tensor.is_cuda:
+            torch.cuda.current_stream(tensor.device).synchronize()
+
     def host_view(self, block_id: BlockId) -> memoryview:
         """The block's own bytes; only for a pool in host memory."""
         if self._memory is None:
@@ -143,11 +158,14 @@ class BlockPool:
         return self._memory[start : start + self.layout.block_bytes]
 
     def read(self, block_id: BlockId, out: memoryview) -> None:
-        """Copy a block's bytes into host memory of ``block_bytes`` bytes."""
+        """Copy a block's bytes into host memory of ``block_bytes`` bytes.
+
+        Of a CUDA pool on a stream of its own: this thread waits for the copy, no engine's stream does.
+        """
         if self._memory is not None:
             out[:] = self.host_view(block_id)
         else:
-            torch.frombuffer(out, dtype=torch.uint8).copy_(self.tensor[block_id].view(torch.uint8).flatten())
+            self._copy_beside(torch.frombuffer(out, dtype=torch.uint8), self._bytes_of(block_id))
 
     @contextmanager
     def write(self, block_id: BlockId) -> Iterator[memoryview]:
@@ -157,7 +175,22 @@ class BlockPool:
             return
         staged = torch.empty(self.layout.block_bytes, dtype=torch.uint8, pin_memory=True)
         yield staged.numpy().data
-        self.tensor[block_id].view(torch.uint8).flatten().copy_(staged)
+        self._copy_beside(self._bytes_of(block_id), staged)
+
+    def settle(self) -> None:
+        """Wait until what this thread has queued for the pool's device is done, before others may read it."""
+        if self.device != "cpu":
+            torch.cuda.current_stream(self.device).synchronize()
+
+    def _bytes_of(self, block_id: BlockId) -> torch.Tensor:
+        return self.tensor[block_id].flatten().view(torch.uint8)
+
+    def _copy_beside(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        self._stream.synchronize()
 
     def _index(self, block_ids: Sequence[BlockId]) -> torch.Tensor:
         return torch.tensor(block_ids, dtype=torch.int64, device=self.device)
@@ -167,6 +200,15 @@ class BlockPool:
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
+
+
+def _rows(blocks: torch.Tensor) -> torch.Tensor:
+    """The same memory as (n, bytes of a block), in the widest integers that fit: fewer elements to index."""
+    flat = blocks.view(len(blocks), math.prod(blocks.shape[1:]))
+    n_bytes = flat.shape[1] * flat.element_size()
+    return flat.view(
+        next(d for d in (torch.int64, torch.int32, torch.int16, torch.uint8) if n_bytes % d.itemsize == 0)
+    )
 
 
 def _movable(tensor: torch.Tensor) -> torch.Tensor:

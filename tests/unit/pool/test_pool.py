@@ -218,3 +218,17 @@ def test_the_memory_has_no_name_and_goes_with_its_last_user() -> None:
     del pool, kept
     assert not mapped()
     assert (set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()) <= before
+
+
+@every_layout
+@every_device
+def test_the_first_tokens_of_a_block_are_copied_bit_for_bit_and_no_others(layout: KvLayout, device: str) -> None:
+    pool = BlockPool(layout, 4, device=device)
+    before = random_bits(tuple(pool.tensor.shape), layout, device)
+    pool.tensor.copy_(before)
+    for n_tokens in (0, 2, layout.block_tokens):
+        pool.copy_tokens(BlockId(3), BlockId(1), n_tokens)
+        expected = before.view(torch.uint8).clone()
+        expected[1, :, :, :n_tokens] = expected[3, :, :, :n_tokens]
+        assert torch.equal(pool.tensor.view(torch.uint8), expected)
+    pool.close()

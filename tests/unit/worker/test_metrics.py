@@ -21,7 +21,8 @@ def snapshot(tenants: dict[str, TenantStats]) -> WorkerSnapshot:
         stats=NodeStats(tenants=tenants),
         blocks_by_state={"free": 3},
         copies_dropped=0,
-        redis=RedisTierCounters(0, {}, {}, 0, 0, False, 0),
+        journal=None,
+        redis=RedisTierCounters(0, {}, {}, {}, 0, 0, False, 0),
         peers=PeerCounters(blocks=0, misses={}),
         served=PeerServerCounters(),
     )

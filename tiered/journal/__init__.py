@@ -1,0 +1,1 @@
+"""What was resident, kept on disk for the next life of the worker."""
