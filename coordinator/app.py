@@ -8,10 +8,11 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-import redis
 from fastapi import FastAPI
 
 from coordinator.dashboard.mount import mount_dashboard
+from coordinator.leader.audit import AuditTask
+from coordinator.leader.deal import DealTask
 from coordinator.leader.runner import Sweeper
 from coordinator.server.api import build_api
 from coordinator.server.http import HttpServer, listen, url_of
@@ -20,9 +21,11 @@ from coordinator.settings import Settings
 from coordinator.view.keeper import ViewKeeper
 from coordinator.view.reader import ClusterReader
 from tiered.clock import SystemClock
-from tiered.cluster.connection import connect, require_reachable
+from tiered.cluster.agreement import keys_of, require_agreement
+from tiered.cluster.allotments import Allotments
+from tiered.cluster.audit import Auditor
+from tiered.cluster.connection import Client, connect, require_reachable
 from tiered.cluster.directory import Directory
-from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.membership import Membership
 from tiered.cluster.tenants import Tenants
@@ -36,15 +39,19 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 class Coordinator:
     """All parts over one Redis client, built and not yet running."""
 
-    def __init__(self, settings: Settings, client: redis.Redis) -> None:
-        keys = Keys(settings.redis.namespace)
+    def __init__(self, settings: Settings, client: Client) -> None:
+        keys = keys_of(settings.redis)
         membership = Membership(client, keys)
         tenants = Tenants(client, keys)
-        reader = ClusterReader(membership=membership, ledger=RedisLedger(client, keys), tenants=tenants)
+        ledger = RedisLedger(client, keys)
+        reader = ClusterReader(membership=membership, ledger=ledger, tenants=tenants)
         self._settings = settings
         self.keeper = ViewKeeper(reader.read, SystemClock())
         self.sweeper = Sweeper(membership=membership, directory=Directory(client, keys))
-        self.api: FastAPI = build_api(Services(self.keeper, tenants, settings.http.admin_token))
+        self.audit = AuditTask(Auditor(client, keys), tenants)
+        self.deal = DealTask(Allotments(client, keys))
+        services = Services(self.keeper, tenants, settings.http.admin_token, ledger, lambda: self.audit.last)
+        self.api: FastAPI = build_api(services)
 
     async def serve(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
         """Run until SIGTERM or SIGINT. The last thing to start is the first to stop: the HTTP server."""
@@ -60,6 +67,8 @@ class Coordinator:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run(stop, interval_s=cluster.snapshot_interval_s))
                 tasks.create_task(self.sweeper.run(stop, interval_s=cluster.sweep_interval_s))
+                tasks.create_task(self.audit.run(stop, interval_s=cluster.sweep_interval_s))
+                tasks.create_task(self.deal.run(stop, interval_s=cluster.sweep_interval_s))
                 try:
                     await server.serve([listener])
                 finally:
@@ -78,6 +87,7 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
         try:
             require_reachable(client, settings.redis)
+            require_agreement(client, settings.redis)
             url = url_of(listener)
             asyncio.run(Coordinator(settings, client).serve(listener, on_ready=lambda: on_ready(url)))
         finally:

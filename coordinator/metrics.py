@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.view.snapshot import ClusterView
 from tiered import __version__
+from tiered.cluster.audit import Findings
 from tiered.types import Source
 
 TENANT_LABELS_MAX: Final = 100
@@ -26,8 +27,15 @@ OTHER: Final = "other"
 
 
 class ViewCollector(Collector):
-    def __init__(self, view: Callable[[], ClusterView], *, tenant_labels_max: int = TENANT_LABELS_MAX) -> None:
+    def __init__(
+        self,
+        view: Callable[[], ClusterView],
+        findings: Callable[[], Findings | None] = lambda: None,
+        *,
+        tenant_labels_max: int = TENANT_LABELS_MAX,
+    ) -> None:
         self._view = view
+        self._findings = findings
         self._tenant_labels_max = tenant_labels_max
         self._labelled: set[str] = set()
 
@@ -38,6 +46,7 @@ class ViewCollector(Collector):
         yield GaugeMetricFamily(
             "tiered_redis_bytes", "Bytes that Redis holds for all tenants.", view.redis.used_bytes
         )
+        yield from _audit_families(self._findings())
         yield GaugeMetricFamily(
             "tiered_view_stale", "1 while Redis cannot be read and the numbers are old.", float(view.stale)
         )
@@ -94,8 +103,27 @@ def _node_families(view: ClusterView) -> Iterator[Metric]:
     yield pool
 
 
-def build_registry(view: Callable[[], ClusterView]) -> CollectorRegistry:
+def _audit_families(findings: Findings | None) -> Iterator[Metric]:
+    """Nothing until the first audit is through; the sums are compared only where nobody wrote meanwhile."""
+    if findings is None:
+        return
+    settled = GaugeMetricFamily(
+        "tiered_redis_audit_blocks", "Blocks the last audit of the Redis tier found amiss.", labels=["finding"]
+    )
+    for name in ("expired", "lost", "stray", "relisted", "orphans", "idle"):
+        settled.add_metric([name], getattr(findings, name))
+    yield settled
+    yield GaugeMetricFamily(
+        "tiered_redis_conserved",
+        "0 when in the last audit the sum over tenants, the ledger and the bytes in Redis differed, else 1.",
+        float(findings.conserved is not False),
+    )
+
+
+def build_registry(
+    view: Callable[[], ClusterView], findings: Callable[[], Findings | None] = lambda: None
+) -> CollectorRegistry:
     """A registry of our own: the process-wide one would carry whatever a library put there."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ViewCollector(view))
+    registry.register(ViewCollector(view, findings))
     return registry

@@ -7,18 +7,20 @@ order defaults < TOML file < environment < flags. An unknown key anywhere stops 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from tiered.errors import ConfigError
+from tiered.redis_url import parse_redis_url
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_PASSWORD_OPTION = re.compile(r"(password=)[^&]*")
 
 
 def parse_bytes(value: object) -> object:
@@ -48,6 +50,9 @@ class RedisSettings(SettingsGroup):
 
     url: str = "redis://127.0.0.1:6379"
     namespace: str = Field(default="tiered", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
+    partitions: int = Field(default=1, ge=1, le=256)
+    """Into how many parts the blocks are dealt: 1 on one server, a few times the masters on a Redis Cluster. A power
+    of two, the same for all that share the namespace, from its first use on."""
     connect_timeout_s: Seconds = 1.0
     control_timeout_s: Seconds = 2.0
     """Of one control call: membership, tenants, announcements."""
@@ -63,11 +68,14 @@ class RedisSettings(SettingsGroup):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("write redis://host:port, rediss://host:port or unix:///path/to/socket")
-        if parts.scheme == "unix" and not parts.path:
-            raise ValueError("unix:// needs the path of the socket, such as unix:///run/redis.sock")
+        parse_redis_url(value)
+        return value
+
+    @field_validator("partitions")
+    @classmethod
+    def _check_partitions(cls, value: int) -> int:
+        if value & (value - 1):
+            raise ValueError("partitions are a power of two from 1 to 256")
         return value
 
 
@@ -77,7 +85,7 @@ class PoolSettings(SettingsGroup):
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     bytes: ByteSize = 256 << 20
     policy: str = "lru"
-    demote: Literal["evicted", "reused", "never"] = "evicted"
+    demote: Literal["evicted", "reused", "always", "never"] = "evicted"
     """Which evicted blocks go to Redis: all, those touched at least twice, none."""
     free_target: float = Field(default=0.05, ge=0.0, le=0.5)
     """Share of the pool kept free by demoting ahead of need."""
@@ -159,9 +167,10 @@ def mask_secrets(key: str, value: object) -> str:
     text = str(value)
     if key.endswith(("secret", "token", "password")) and value:
         return "***"
-    if "://" in text and "@" in text:
+    if "://" in text:
         scheme, rest = text.split("://", 1)
-        return f"{scheme}://***@{rest.rsplit('@', 1)[1]}"
+        rest = _PASSWORD_OPTION.sub(r"\1***", rest)
+        return f"{scheme}://***@{rest.rsplit('@', 1)[1]}" if "@" in rest else f"{scheme}://{rest}"
     return text
 
 

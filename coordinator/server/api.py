@@ -19,7 +19,7 @@ def build_api(services: Services) -> FastAPI:
         summary="Tenants, nodes and usage of one KV cache cluster.",
     )
     app.state.services = services
-    app.state.metrics = build_registry(lambda: services.keeper.view)
+    app.state.metrics = build_registry(lambda: services.keeper.view, services.findings)
     app.add_middleware(BodyLimit)
     install_error_handlers(app)
     for resource in (tenants, nodes, usage, health):

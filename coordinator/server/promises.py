@@ -14,10 +14,15 @@ from tiered.tenancy.policy import TenantPolicy
 @dataclass(frozen=True, slots=True)
 class Capacity:
     """What a tier can hold; None means unbounded or not known yet. hot is that of the smallest node alive, since a
-    hot reservation holds on every node."""
+    hot reservation holds on every node; hot_block_bytes of the one with the largest blocks, 0 while none has any."""
 
     hot_bytes: int | None
     redis_bytes: int | None
+    hot_block_bytes: int = 0
+
+    def hot_reserved(self, policy: TenantPolicy) -> int:
+        """The higher of a policy's promises in bytes and in blocks."""
+        return max(policy.hot_reserved_bytes, policy.hot_reserved_blocks * self.hot_block_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +43,10 @@ class Overpromise:
 def overpromise(policy: TenantPolicy, others: Iterable[TenantPolicy], capacity: Capacity) -> Overpromise | None:
     """The first tier whose reservations would exceed it, or None. Asking for nothing is never refused."""
     rest = [other for other in others if other.tenant != policy.tenant]
+    hot = capacity.hot_reserved(policy)
+    hot_field = "hot_reserved_bytes" if hot == policy.hot_reserved_bytes else "hot_reserved_blocks"
     for field, asked, taken, exists in (
-        (
-            "hot_reserved_bytes",
-            policy.hot_reserved_bytes,
-            sum(other.hot_reserved_bytes for other in rest),
-            capacity.hot_bytes,
-        ),
+        (hot_field, hot, sum(capacity.hot_reserved(other) for other in rest), capacity.hot_bytes),
         (
             "redis_reserved_bytes",
             policy.redis_reserved_bytes,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
 from coordinator.view.keeper import ViewKeeper
+from tiered.cluster.audit import Findings
+from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
 
 
@@ -19,6 +22,9 @@ class Services:
     keeper: ViewKeeper
     tenants: Tenants
     admin_token: str
+    ledger: RedisLedger
+    findings: Callable[[], Findings | None] = lambda: None
+    """Of the last whole audit of the Redis tier."""
     changing: threading.Lock = field(default_factory=threading.Lock)
 
 

@@ -17,7 +17,7 @@ from coordinator.server.promises import Capacity, overpromise
 from coordinator.server.services import Services, ServicesDep
 from coordinator.server.usage import TokensBody, tokens_body
 from coordinator.view.snapshot import TenantView
-from tiered.tenancy.policy import DEFAULT_TENANT, Bytes, TenantPolicy
+from tiered.tenancy.policy import DEFAULT_TENANT, Blocks, Bytes, RedisCodec, TenantPolicy
 from tiered.types import TenantId
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
@@ -58,10 +58,15 @@ class PolicyChange(BaseModel):
     tenant: str | None = Field(default=None, description="If given, the name in the path.")
     hot_reserved_bytes: Bytes = 0
     hot_limit_bytes: Bytes | None = None
+    hot_reserved_blocks: Blocks = 0
+    hot_limit_blocks: Blocks | None = None
     redis_reserved_bytes: Bytes = 0
     redis_limit_bytes: Bytes | None = None
+    redis_ttl_s: float | None = Field(default=None, gt=0, le=1e9)
     weight: float = Field(default=1.0, gt=0, le=1_000)
     over_quota: Literal["evict_own", "refuse"] = "evict_own"
+    sharing: str = "private"
+    redis_codec: RedisCodec = "none"
 
     def upon(self, current: TenantPolicy) -> TenantPolicy:
         """The policy with the given fields changed, and those left out as they are. Errors: ApiError."""
@@ -125,6 +130,16 @@ def delete_tenant(name: Name, services: ServicesDep) -> None:
     services.keeper.refresh()
 
 
+class ClearedBody(BaseModel):
+    blocks: int = Field(description="Blocks in Redis that the tenant let go of; what others use too stays for them.")
+
+
+@router.delete("/{tenant}/blocks", responses=responses(401, 503), **_CHANGE)
+def clear_tenant(name: Name, services: ServicesDep) -> ClearedBody:
+    """Let a tenant go of all its blocks in Redis. Those in the nodes' pools stay until they are evicted."""
+    return ClearedBody(blocks=services.ledger.clear(TenantId(name)))
+
+
 def _require_named(name: str, services: Services) -> TenantPolicy:
     policy = services.tenants.get(TenantId(name))
     if policy is None:
@@ -143,8 +158,10 @@ def _store(policy: TenantPolicy, services: Services) -> None:
 
 
 def _refuse_overpromise(policy: TenantPolicy, services: Services) -> None:
+    alive = services.keeper.view.alive
     capacity = Capacity(
-        hot_bytes=min((node.info.capacity_bytes for node in services.keeper.view.alive), default=None),
+        hot_bytes=min((node.info.capacity_bytes for node in alive), default=None),
+        hot_block_bytes=max((node.stats.block_bytes for node in alive), default=0),
         redis_bytes=services.tenants.capacity(),
     )
     refusal = overpromise(policy, services.tenants.list(), capacity)

@@ -119,7 +119,7 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
     names = {DEFAULT_TENANT, *readings.policies, *readings.redis, *tokens, *hot}
     tenants = tuple(
         TenantView(
-            policy=readings.policies.get(name) or in_force(default, name),
+            policy=readings.policies.get(name) or default.of_unnamed(name),
             named=name in readings.policies or name == DEFAULT_TENANT,
             hot=hot.get(name, HotUse()),
             redis=readings.redis.get(name, NO_REDIS),
@@ -143,15 +143,6 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
         stale=False,
         reason="",
     )
-
-
-def in_force(default: TenantPolicy, tenant: TenantId) -> TenantPolicy:
-    """The policy of a tenant that has none of its own.
-
-    Each unnamed tenant is bounded like the default, but nothing is reserved for it: a reservation is a
-    promise to a name.
-    """
-    return default.model_copy(update={"tenant": tenant, "hot_reserved_bytes": 0, "redis_reserved_bytes": 0})
 
 
 def peer_address(node: NodeView) -> str:

@@ -38,12 +38,12 @@ def test_eight_writers_never_exceed_a_quota_at_any_moment(redis_client: redis.Re
             asked = [ReserveRequest(h, tenant, size, depth) for depth, h in enumerate(hashes)]
             got = ledger.reserve(asked, ttl_s=30)
             answers.extend(got)
-            mine = [(h, tenant) for h, answer in zip(hashes, got, strict=True) if answer.reserved]
-            for h, _ in mine:
+            mine = [(h, tenant, size) for h, answer in zip(hashes, got, strict=True) if answer.reserved]
+            for h, _, _ in mine:
                 command(redis_client, "SET", redis_keys.block(h), b"x" * size, "NX", "PX", 30_000)
             step = choose.random()
             if step < 0.15:
-                ledger.abort(mine)
+                ledger.abort([(h, tenant) for h, _, _ in mine])
             else:
                 assert all(ledger.commit(mine))
             if step > 0.8:

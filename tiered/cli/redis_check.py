@@ -9,7 +9,7 @@ from contextlib import closing
 
 from pydantic import ValidationError
 
-from tiered.cluster.connection import connect, translated
+from tiered.cluster.connection import connect, ping
 from tiered.config import RedisSettings, mask_secrets
 from tiered.errors import ConfigError, TierError
 
@@ -27,8 +27,8 @@ def check_redis(*, url: str | None, namespace: str) -> None:
     if url is None:
         return
     try:
-        with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client, translated():
-            client.ping()
+        with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client:
+            ping(client)
     except ConfigError as error:
         raise ConfigError(f"--redis-url: {str(error).removeprefix('redis.url: ')}", field="redis_url") from None
     except TierError as error:

@@ -1,61 +1,46 @@
-"""Clients of the shared Redis, and the translation of their errors; the one place that configures redis-py.
+"""Clients of the shared Redis, and the translation of their errors: how everyone else here speaks to it.
 
-Every call through these clients ends within its timeout. Nothing is retried here: a command whose answer was lost
-may have run, and whoever sent it knows whether it may run twice.
+Every call through these clients is bounded by its timeout. Nothing is retried here: a command whose answer was lost
+may have run, and whoever sent it knows whether it may run twice. Only what a server refused to run, because the key
+is another's, goes to that one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, TypeAlias
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from tiered.cluster.routing import Command, Part, RoutedClient
+from tiered.cluster.servers import SingleServer, Topology, client_of, invalid_url, topology_of
 from tiered.config import RedisSettings, mask_secrets
 from tiered.errors import ConfigError, TierError, TierTimeout, TierUnavailable
 
-_CONNECTIONS_MAX: Final = 16
-"""A process has a handful of threads; one that finds none free waits at most its timeout."""
-_HEALTH_CHECK_S: Final = 30
-"""After this much silence a PING precedes the command, so that a path that died quietly costs no command."""
+Client: TypeAlias = redis.Redis | RoutedClient
 
 
-def connect(settings: RedisSettings, *, timeout_s: float) -> redis.Redis:
+def connect(settings: RedisSettings, *, timeout_s: float, topology: Topology | None = None) -> Client:
     """A client for calls of at most timeout_s each; it connects with its first call.
 
-    RESP2, because its handshake has fewer round trips and nothing here needs RESP3's types.
-
+    topology: what several clients of these settings are to know together.
     Errors: ConfigError for a URL with a port or an option that redis-py does not understand.
     """
+    topology = topology or topology_of(settings)
+    connect_timeout_s = settings.connect_timeout_s
+    if not isinstance(topology, SingleServer):
+        return RoutedClient(topology, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
     try:
-        pool = redis.BlockingConnectionPool.from_url(
-            settings.url,
-            max_connections=_CONNECTIONS_MAX,
-            timeout=timeout_s,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=min(settings.connect_timeout_s, timeout_s),
-            health_check_interval=_HEALTH_CHECK_S,
-            retry=Retry(NoBackoff(), 0),
-            decode_responses=False,
-            protocol=2,
-        )
-        pool.connection_class(**pool.connection_kwargs)  # no I/O: it only refuses what it does not know
+        return client_of(settings.url, connect_timeout_s=connect_timeout_s, timeout_s=timeout_s)
     except (TypeError, ValueError) as error:
-        url = mask_secrets("redis.url", settings.url)
-        raise ConfigError(
-            f"redis.url: {url} is not valid: {error}; write redis://host:port", field="redis.url"
-        ) from None
-    return redis.Redis.from_pool(pool)
+        raise invalid_url(settings, error) from None
 
 
-def require_reachable(client: redis.Redis, settings: RedisSettings) -> None:
+def require_reachable(client: Client, settings: RedisSettings) -> None:
     """For start-up: ConfigError naming the setting, the server and the fix, unless the server answers."""
     try:
-        with translated():
-            client.ping()
+        ping(client)
     except TierError as error:
         url = mask_secrets("redis.url", settings.url)
         raise ConfigError(
@@ -64,14 +49,52 @@ def require_reachable(client: redis.Redis, settings: RedisSettings) -> None:
         ) from error
 
 
-def command(client: redis.Redis, *parts: bytes | str | int) -> Any:
-    """Send one command, or queue it on a pipeline; the caller gives the reply its type at once.
+def ping(client: Client) -> None:
+    """Errors: TierError unless a server, of several the one of the first slot, answers."""
+    command(client, "PING", key=b"{06S}")
 
+
+def command(client: Client, *parts: Part, key: bytes | None = None) -> Any:
+    """Send one command; the caller gives the reply its type at once.
+
+    key: which server is meant, where the command's second word is not that key.
     Errors: TierError, as with translated(). redis-py's own methods are typed for both of its clients, sync and async,
     and so are of no use to a type checker.
     """
     with translated():
+        if isinstance(client, RoutedClient):
+            reply = client.run([Command(parts, _key(parts) if key is None else key)])[0]
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
         return client.execute_command(*parts)  # type: ignore[no-untyped-call]
+
+
+def pipelined(client: Client, commands: Sequence[Command]) -> list[Any]:
+    """Send all at once; in order, each one's reply or the exception that took its place.
+
+    One round trip to each server concerned. Errors: TierError when the only server does not answer.
+    """
+    if isinstance(client, RoutedClient):
+        return client.run(commands)
+    with translated(), client.pipeline(transaction=False) as pipeline:
+        for one in commands:
+            pipeline.execute_command(*one.parts)  # type: ignore[no-untyped-call]
+        return list(pipeline.execute(raise_on_error=False))
+
+
+def answered(replies: Sequence[Any]) -> list[Any]:
+    """The replies, if all are. Errors: TierError for the first that is none."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            with translated():
+                raise reply
+    return list(replies)
+
+
+def _key(parts: Sequence[Part]) -> bytes:
+    key = parts[1]
+    return key if isinstance(key, bytes) else str(key).encode()
 
 
 @contextmanager

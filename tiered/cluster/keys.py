@@ -1,22 +1,30 @@
 """Every Redis key name, in one place.
 
 Keys of one partition share the hash tag ``{<namespace>:<partition>}`` and keys of the cluster's own state share
-``{<namespace>:c}``, so that one script can change each group atomically, on a Redis Cluster too.
+``{<namespace>:c}``, so that one script can change each group atomically, on a Redis Cluster too. Which partition a
+block belongs to is said here too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from tiered.types import BlockHash, Epoch, NodeId, TenantId
+from tiered.types import HASH_BYTES, BlockHash, Epoch, NodeId, TenantId
+
+
+def partition_of(block_hash: BlockHash, partitions: int) -> int:
+    """A few bits of the hash; partitions is a power of two up to 256."""
+    return block_hash[0] & (partitions - 1) if partitions > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Names of all keys of one cluster (namespace) and one partition of its blocks."""
+    """Names of all keys of one cluster (namespace), and of those of one of its partitions of blocks."""
 
     namespace: str = "tiered"
     partition: int = 0
+    partitions: int = 1
     _blocks: str = field(init=False, default="")
     _cluster: str = field(init=False, default="")
 
@@ -24,13 +32,35 @@ class Keys:
         object.__setattr__(self, "_blocks", f"{{{self.namespace}:{self.partition}}}:")
         object.__setattr__(self, "_cluster", f"{{{self.namespace}:c}}:")
 
+    def every(self) -> tuple[Keys, ...]:
+        """One for each partition."""
+        return _partitions(self.namespace, self.partitions)
+
+    def of(self, block_hash: BlockHash) -> Keys:
+        """Those of the block's partition."""
+        if self.partitions == 1:
+            return self
+        return _partitions(self.namespace, self.partitions)[partition_of(block_hash, self.partitions)]
+
     # Blocks: one partition.
     def block(self, block_hash: BlockHash) -> bytes:
         """String: the value, header and bytes."""
         return f"{self._blocks}b:".encode() + block_hash
 
+    def hash_of(self, key: bytes) -> BlockHash | None:
+        """Whose meta, value or part of a value a key is; None for any other key."""
+        prefix = len(self._blocks) + 2
+        if key[:prefix] not in (f"{self._blocks}b:".encode(), f"{self._blocks}m:".encode()):
+            return None
+        block_hash = key[prefix : prefix + HASH_BYTES]
+        return BlockHash(block_hash) if len(block_hash) == HASH_BYTES else None
+
+    def blocks_pattern(self) -> bytes:
+        """For SCAN: meta and values. A namespace holds none of a pattern's special characters."""
+        return f"{self._blocks}[bm]:*".encode()
+
     def meta(self, block_hash: BlockHash) -> bytes:
-        """String, MessagePack: state, size, tenant, depth, owners."""
+        """String, MessagePack: state, size, tenants, depth, expiry, owners, parent."""
         return f"{self._blocks}m:".encode() + block_hash
 
     def tenant_blocks(self, tenant: TenantId) -> bytes:
@@ -43,8 +73,13 @@ class Keys:
 
     def limits(self) -> bytes:
         """Hash: ``<tenant>`` hard limit in bytes, ``*`` the default tenant's; ``o:<tenant>`` (``o:*``) what happens
-        over it; ``:capacity`` bytes of the whole tier. No tenant's name holds ``*`` or ``:``."""
+        over it, ``w:`` weight likewise, ``r:<tenant>`` reserved bytes; ``:capacity`` bytes of the tier; ``:deal``
+        number of the deal they are of. All bytes are this partition's part. No tenant's name holds ``*`` or ``:``."""
         return f"{self._blocks}l".encode()
+
+    def standings(self) -> bytes:
+        """Sorted set: tenants by what they hold beyond their reserved bytes, per unit of weight."""
+        return f"{self._blocks}s".encode()
 
     def reservations(self) -> bytes:
         """Sorted set: reserved block hashes by the server's time at which they expire, ms."""
@@ -75,6 +110,10 @@ class Keys:
         """Hash: ``<tenant>|<field of TokenCounts>`` -> sum over the lives that have ended."""
         return f"{self._cluster}retired".encode()
 
+    def shape(self) -> bytes:
+        """Hash: ``partitions``, which all that share the namespace agree on, and ``capacity``, bytes of the tier."""
+        return f"{self._cluster}shape".encode()
+
     def tenants(self) -> bytes:
         """Hash: tenant id -> JSON of TenantPolicy."""
         return f"{self._cluster}tenants".encode()
@@ -82,3 +121,12 @@ class Keys:
     def tenants_revision(self) -> bytes:
         """Integer: grows with every change of a tenant, so that watchers poll one small value."""
         return f"{self._cluster}tenants-rev".encode()
+
+    def deals(self) -> bytes:
+        """Integer: the number of the last deal of bounds to the partitions; grows for ever."""
+        return f"{self._cluster}deals".encode()
+
+
+@lru_cache(maxsize=64)
+def _partitions(namespace: str, partitions: int) -> tuple[Keys, ...]:
+    return tuple(Keys(namespace, partition, partitions) for partition in range(partitions))

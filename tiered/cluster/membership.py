@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-import redis
 
 from tiered.cluster import scripts
-from tiered.cluster.connection import command
+from tiered.cluster.connection import Client, command
 from tiered.cluster.keys import Keys
 from tiered.errors import LeaseExpired, StaleEpoch
 from tiered.types import Epoch, NodeId, NodeInfo, NodeStats, NodeView, TenantId, TokenCounts
@@ -25,7 +24,7 @@ _STATS: Final = msgspec.msgpack.Decoder(NodeStats)
 class Membership:
     """The shared record of members. Errors of every method: TierError when Redis does not answer."""
 
-    def __init__(self, client: redis.Redis, keys: Keys) -> None:
+    def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
         self._keys = keys
 

@@ -1,206 +1,313 @@
-"""The Lua scripts: loads them, lays out their KEYS and ARGV, turns replies into plain Python values.
+"""The Lua scripts: lays out their KEYS and ARGV, turns replies into plain Python values.
 
 One typed function per script; what each script promises stands at the top of its file in ``lua/``. Does not know
-why a caller runs it. A function that takes many items sends them in one pipeline, and each script call runs
-atomically by itself. A server that has forgotten a script (NOSCRIPT) is given it again.
+why a caller runs it. A function that takes many items sends them in one pipeline to each server concerned, and each
+script call runs atomically by itself, within one partition.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
-import redis
-
-from tiered.cluster.connection import command, translated
+from tiered.cluster.calls import Call, load, run, run_tolerant
+from tiered.cluster.connection import Client
 from tiered.cluster.keys import Keys
-from tiered.types import BlockHash, Epoch, NodeId, TenantId
+from tiered.cluster.routing import Part
+from tiered.types import NO_HASH, BlockHash, Epoch, NodeId, TenantId
 
-Arg: TypeAlias = bytes | str | int
+_AuditReply: TypeAlias = tuple[int, int, int, int, int, bytes, list[bytes], list[bytes]]
 T = TypeVar("T")
 
 HASHES_PER_CALL: Final = 256
 """Blocks one script call handles: about 1 ms of the server's time, which everyone else waits for."""
 
-_NO_HASH: Final = BlockHash(b"")
-_ALLOW_OOM: Final = "#!lua flags=allow-oom\n"
-"""A full server must still take what frees it, and the small records of who lives; SET is what it refuses."""
+UNANSWERED: Final = 0
+"""In place of a script's answer for a block whose partition's server gave none, while others did."""
 
+RESERVED_PER_CALL: Final = 32
+"""Each may have to evict; a call looks at no more than four blocks for each of these."""
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    text: str
-    sha: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    keys: Sequence[bytes]
-    args: Sequence[Arg]
-
-
-def _load(name: str, *preludes: str) -> Script:
-    folder = resources.files("tiered.cluster") / "lua"
-    parts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in (*preludes, name)]
-    text = _ALLOW_OOM + "\n".join(parts)
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-_RESERVE: Final = _load("reserve", "record", "books")
-_COMMIT: Final = _load("commit", "record", "books")
-_ABORT: Final = _load("abort", "record", "books")
-_REMOVE: Final = _load("remove", "record", "books")
-_TOUCH: Final = _load("touch", "record", "books")
-_ANNOUNCE: Final = _load("announce", "record")
-_SWEEP: Final = _load("sweep", "record")
-_JOIN: Final = _load("join", "lives")
-_RENEW: Final = _load("renew", "lives")
-_RETIRE: Final = _load("retire", "lives")
-_NODES: Final = _load("nodes")
+_RESERVE: Final = load("reserve", "record", "books")
+_COMMIT: Final = load("commit", "record", "books")
+_ABORT: Final = load("abort", "record", "books")
+_REMOVE: Final = load("remove", "record", "books")
+_TOUCH: Final = load("touch", "record", "books")
+_CLEAR: Final = load("clear", "record", "books")
+_EXPIRE: Final = load("expire", "record", "books")
+_AUDIT: Final = load("audit", "record", "books")
+_BOUNDS: Final = load("bounds", "record", "books")
+_CUT: Final = load("cut", "record", "books")
+_RAISE: Final = load("raise", "record", "books")
+_POLICY: Final = load("policy")
+_DEAL: Final = load("deal")
+_ANNOUNCE: Final = load("announce", "record")
+_SWEEP: Final = load("sweep", "record")
+_JOIN: Final = load("join", "lives")
+_RENEW: Final = load("renew", "lives")
+_RETIRE: Final = load("retire", "lives")
+_NODES: Final = load("nodes")
 
 
 def reserve(
-    client: redis.Redis, keys: Keys, requests: Iterable[tuple[BlockHash, TenantId, int, int]], *, ttl_ms: int
+    client: Client,
+    keys: Keys,
+    tenant: TenantId,
+    requests: Sequence[tuple[BlockHash, int, int, BlockHash]],
+    *,
+    ttl_ms: int,
 ) -> list[int]:
-    """(hash, tenant, size in bytes, depth) -> the answer of reserve.lua, one call each."""
-    calls = [
-        Call(
-            [
-                keys.meta(block_hash),
-                keys.block(block_hash),
-                keys.tenant_blocks(tenant),
-                keys.usage(),
-                keys.limits(),
-                keys.reservations(),
-                keys.meta(_NO_HASH),
-                keys.block(_NO_HASH),
-                keys.tenant_blocks(TenantId("")),
-            ],
-            [block_hash, tenant, size, depth, ttl_ms],
-        )
-        for block_hash, tenant, size, depth in requests
-    ]
-    return cast(list[int], _run(client, _RESERVE, calls))
-
-
-def commit(client: redis.Redis, keys: Keys, items: Sequence[tuple[BlockHash, TenantId]]) -> list[bool]:
-    replies = _run(client, _COMMIT, _reservation_calls(keys, items))
-    return [answer == 1 for reply in replies for answer in cast(list[int], reply)]
-
-
-def abort(client: redis.Redis, keys: Keys, items: Sequence[tuple[BlockHash, TenantId]]) -> int:
-    return sum(cast(list[int], _run(client, _ABORT, _reservation_calls(keys, items))))
-
-
-def remove(client: redis.Redis, keys: Keys, hashes: Sequence[BlockHash]) -> int:
-    fixed = [keys.usage(), keys.reservations(), keys.tenant_blocks(TenantId(""))]
+    """(hash, size in bytes, depth, parent's hash or b"") of one tenant's values -> reserve.lua's answer for each."""
+    batches = _by_partition(keys, [row[0] for row in requests], RESERVED_PER_CALL)
     calls = []
-    for batch in _batches(hashes):
-        own = [key for h in batch for key in (keys.meta(h), keys.block(h))]
-        calls.append(Call(fixed + own, batch))
-    return sum(cast(list[int], _run(client, _REMOVE, calls)))
+    for part, places in batches:
+        rows: list[Part] = [arg for place in places for arg in requests[place]]
+        calls.append(_book_call(part, [requests[place][0] for place in places], [tenant, ttl_ms, *rows]))
+    return _in_order(batches, run_tolerant(client, _RESERVE, calls), len(requests))
 
 
-def touch(client: redis.Redis, keys: Keys, hashes: Sequence[BlockHash], tenant: TenantId) -> int:
-    """One call, whatever the length, so that the whole prefix is ordered by one moment."""
-    fixed = [keys.tenant_blocks(tenant), keys.tenant_blocks(TenantId(""))]
-    call = Call(fixed + [keys.meta(h) for h in hashes], hashes)
-    return cast(int, _run(client, _TOUCH, [call])[0])
+def commit(client: Client, keys: Keys, items: Sequence[tuple[BlockHash, TenantId, int]]) -> list[bool]:
+    """(hash, tenant, size in bytes) -> whether each is committed now, as far as its server said so."""
+    batches, calls = _calls_for(keys, items)
+    return [answer == 1 for answer in _in_order(batches, run_tolerant(client, _COMMIT, calls), len(items))]
+
+
+def abort(client: Client, keys: Keys, items: Sequence[tuple[BlockHash, TenantId]]) -> int:
+    _, calls = _calls_for(keys, items)
+    return _sum(run_tolerant(client, _ABORT, calls))
+
+
+def remove(client: Client, keys: Keys, hashes: Sequence[BlockHash]) -> int:
+    _, calls = _calls_for(keys, [(block_hash,) for block_hash in hashes])
+    return _sum(run_tolerant(client, _REMOVE, calls))
+
+
+def touch(
+    client: Client,
+    keys: Keys,
+    hashes: Sequence[BlockHash],
+    tenant: TenantId,
+    *,
+    first_depth: int = 0,
+    ahead_ms: int = 0,
+    even_newer: bool = False,
+) -> int:
+    """One call to each partition, whatever the length, so that what is in there is ordered by one moment."""
+    calls = []
+    for part, places in _by_partition(keys, hashes, max(1, len(hashes))):
+        rows: list[Part] = [arg for place in places for arg in (first_depth + place, hashes[place])]
+        here = [hashes[place] for place in places]
+        calls.append(_book_call(part, here, [tenant, ahead_ms, int(even_newer), *rows]))
+    return _sum(run_tolerant(client, _TOUCH, calls))
+
+
+def clear(client: Client, keys: Keys, tenant: TenantId, *, batch: int) -> int:
+    """How many of its blocks of one partition the tenant let go of, at most ``batch``."""
+    return cast(int, run(client, _CLEAR, [_book_call(keys, (), [tenant, batch])])[0])
+
+
+def expire(client: Client, keys: Keys, tenant: TenantId, *, idle_ms: int, batch: int) -> int:
+    """How many blocks of one partition, idle for longer, the tenant let go of, at most ``batch``."""
+    return cast(int, run(client, _EXPIRE, [_book_call(keys, (), [tenant, idle_ms, batch])])[0])
+
+
+def change_policy(client: Client, keys: Keys, tenant: TenantId, *, how: str, policy: str = "") -> bool:
+    """how: "create", "replace", "put" or "delete"; policy: its JSON. Whether anything was changed."""
+    call = Call([keys.tenants(), keys.tenants_revision()], [how, tenant, policy])
+    return run(client, _POLICY, [call])[0] == 1
+
+
+def deal(client: Client, keys: Keys, *, begin: bool) -> tuple[int, dict[TenantId, str], int | None]:
+    """(number of the deal, stored policies as JSON, capacity), all of one moment."""
+    call = Call([keys.deals(), keys.tenants(), keys.shape()], [int(begin), keys.partitions])
+    number, flat, capacity = cast(tuple[int, list[bytes], bytes], run(client, _DEAL, [call])[0])
+    policies = {TenantId(t.decode()): text.decode() for t, text in zip(flat[::2], flat[1::2], strict=True)}
+    return number, policies, int(capacity) if capacity else None
+
+
+def set_bounds(
+    client: Client,
+    keys: Keys,
+    number: int,
+    limits: Mapping[str, tuple[int, bool]],
+    other: Mapping[str, str],
+    *,
+    only_falls: bool,
+) -> dict[str, int] | None:
+    """limits: bytes, and whether at least what is held by now. One partition's limits as they are now, by name; None
+    if a later deal was there."""
+    rows: list[Part] = [arg for name, (n_bytes, keep) in limits.items() for arg in (name, n_bytes, int(keep))]
+    more: list[Part] = [arg for row in other.items() for arg in row]
+    call = _book_call(keys, (), [number, int(only_falls), len(limits), *rows, *more])
+    now = [int(value) for value in cast(list[bytes | int], run(client, _BOUNDS, [call])[0])]
+    return None if now == [-1] else dict(zip(limits, now, strict=True))
+
+
+def cut(client: Client, name: str, asked: Sequence[tuple[Keys, int, bool]]) -> list[tuple[int, int]]:
+    """(partition, bytes, whether blocks may leave for them) -> (bytes taken, number of the deal they are of).
+
+    From a server that does not answer nothing is taken, as far as we know.
+    """
+    calls = [_book_call(keys, (), [name, bytes_, int(force)]) for keys, bytes_, force in asked]
+    replies = cast(list[list[bytes] | None], run_tolerant(client, _CUT, calls))
+    return [(0, 0) if reply is None else (int(reply[0]), int(reply[1])) for reply in replies]
+
+
+def raise_limits(client: Client, number: int, more: Sequence[tuple[Keys, Mapping[str, int]]]) -> list[bool]:
+    """(partition, bytes by limit) -> whether each took them; not if another deal was there meanwhile."""
+    calls = []
+    for keys, by_name in more:
+        rows: list[Part] = [arg for row in by_name.items() for arg in row]
+        calls.append(_book_call(keys, (), [number, *rows]))
+    return [reply == 1 for reply in run_tolerant(client, _RAISE, calls)]
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What audit.lua found among some blocks.
+
+    expired: reservations settled. lost: values that were gone or short. stray: values without a record. relisted:
+    charges missing from a tenant's list. blocks, stored_bytes: committed ones. charged: for those, by tenant.
+    orphans: (block, its parent) where the partition knows of no such parent.
+    """
+
+    expired: int = 0
+    lost: int = 0
+    stray: int = 0
+    relisted: int = 0
+    blocks: int = 0
+    stored_bytes: int = 0
+    orphans: Sequence[tuple[BlockHash, BlockHash]] = ()
+    charged: Mapping[TenantId, int] = field(default_factory=dict)
+
+
+def audit(client: Client, keys: Keys, hashes: Sequence[BlockHash], *, settle: bool) -> list[Audit]:
+    """One finding per call of the script; hashes of any partitions."""
+    found = []
+    calls = []
+    for part, places in _by_partition(keys, hashes, HASHES_PER_CALL):
+        batch = [hashes[place] for place in places]
+        calls.append(_book_call(part, batch, [int(settle), *batch]))
+    for reply in run(client, _AUDIT, calls):
+        *counts, stored_bytes, orphans, parts = cast(_AuditReply, reply)
+        charged = {TenantId(t.decode()): int(n) for t, n in zip(parts[::2], parts[1::2], strict=True)}
+        expired, lost, stray, relisted, blocks = counts
+        row = (expired, lost, stray, relisted, blocks, int(stored_bytes))
+        lone = tuple((BlockHash(h), BlockHash(p)) for h, p in zip(orphans[::2], orphans[1::2], strict=True))
+        found.append(Audit(*row, orphans=lone, charged=charged))
+    return found
 
 
 def announce(
-    client: redis.Redis,
+    client: Client,
     keys: Keys,
     node: NodeId,
     epoch: Epoch,
     changes: Iterable[tuple[Sequence[BlockHash], Sequence[BlockHash]]],
 ) -> int:
     """(stored, removed) of each call -> how many stamps changed in all."""
-    calls = [
-        Call(
-            [keys.node_blocks(node, epoch), *(keys.meta(h) for h in (*stored, *removed))],
-            [node, epoch, len(stored), *stored, *removed],
-        )
-        for stored, removed in changes
-    ]
-    return sum(cast(list[int], _run(client, _ANNOUNCE, calls)))
+    calls = []
+    for stored, removed in changes:
+        calls += [_announcement(part, node, epoch, stored, removed) for part in keys.every()]
+    return _sum(run(client, _ANNOUNCE, [call for call in calls if len(call.keys) > 1]))
 
 
-def sweep(client: redis.Redis, keys: Keys, node: NodeId, epoch: Epoch, *, batch: int) -> tuple[int, int]:
-    """(hashes taken from the life's set, stamps removed)."""
-    call = Call([keys.node_blocks(node, epoch), keys.meta(_NO_HASH)], [node, epoch, batch])
-    taken, removed = cast(list[int], _run(client, _SWEEP, [call])[0])
+def _announcement(
+    keys: Keys, node: NodeId, epoch: Epoch, stored: Sequence[BlockHash], removed: Sequence[BlockHash]
+) -> Call:
+    """Of those that belong to one partition."""
+    here = [block_hash for block_hash in stored if keys.of(block_hash) is keys or keys.partitions == 1]
+    gone = [block_hash for block_hash in removed if keys.of(block_hash) is keys or keys.partitions == 1]
+    named = [keys.meta(block_hash) for block_hash in (*here, *gone)]
+    return Call([keys.node_blocks(node, epoch), *named], [node, epoch, len(here), *here, *gone])
+
+
+def sweep(client: Client, keys: Keys, node: NodeId, epoch: Epoch, *, batch: int) -> tuple[int, int]:
+    """(hashes taken from the life's set in one partition, stamps removed)."""
+    call = Call([keys.node_blocks(node, epoch), keys.meta(NO_HASH)], [node, epoch, batch])
+    taken, removed = cast(list[int], run(client, _SWEEP, [call])[0])
     return taken, removed
 
 
-def join(client: redis.Redis, keys: Keys, node: NodeId, info: bytes, *, lease_ms: int) -> Epoch:
+def join(client: Client, keys: Keys, node: NodeId, info: bytes, *, lease_ms: int) -> Epoch:
     call = Call(
         [keys.epochs(), keys.nodes(), keys.node_lease(node), keys.node_stats(), keys.retired_tokens()],
         [node, info, lease_ms],
     )
-    return Epoch(cast(int, _run(client, _JOIN, [call])[0]))
+    return Epoch(cast(int, run(client, _JOIN, [call])[0]))
 
 
-def renew(client: redis.Redis, keys: Keys, node: NodeId, epoch: Epoch, stats: bytes, *, lease_ms: int) -> int:
+def renew(client: Client, keys: Keys, node: NodeId, epoch: Epoch, stats: bytes, *, lease_ms: int) -> int:
     call = Call([keys.nodes(), keys.node_lease(node), keys.node_stats()], [node, epoch, stats, lease_ms])
-    return cast(int, _run(client, _RENEW, [call])[0])
+    return cast(int, run(client, _RENEW, [call])[0])
 
 
-def retire(client: redis.Redis, keys: Keys, node: NodeId, epoch: Epoch, *, how: str) -> bool:
+def retire(client: Client, keys: Keys, node: NodeId, epoch: Epoch, *, how: str) -> bool:
     """how: "leave" or "lapsed"."""
     call = Call([keys.nodes(), keys.node_lease(node), keys.node_stats(), keys.retired_tokens()], [node, epoch, how])
-    return _run(client, _RETIRE, [call])[0] == 1
+    return run(client, _RETIRE, [call])[0] == 1
 
 
-def nodes(client: redis.Redis, keys: Keys) -> list[tuple[bytes, int, bytes | None]]:
+def nodes(client: Client, keys: Keys) -> list[tuple[bytes, int, bytes | None]]:
     """(entry, lease left in ms, stats) of each registered life."""
     call = Call([keys.nodes(), keys.node_stats(), keys.node_lease(NodeId(""))], [])
-    rows = cast(list[tuple[bytes, int, bytes | None]], _run(client, _NODES, [call])[0])
+    rows = cast(list[tuple[bytes, int, bytes | None]], run(client, _NODES, [call])[0])
     return [(entry, lease_ms, stats) for entry, lease_ms, stats in rows]
 
 
-def _reservation_calls(keys: Keys, items: Sequence[tuple[BlockHash, TenantId]]) -> list[Call]:
-    fixed = [keys.usage(), keys.reservations()]
+def _book_call(keys: Keys, hashes: Sequence[BlockHash], args: Sequence[Part]) -> Call:
+    """KEYS as books.lua has them, then the meta of each block."""
+    fixed = [
+        keys.usage(),
+        keys.limits(),
+        keys.standings(),
+        keys.reservations(),
+        keys.meta(NO_HASH),
+        keys.block(NO_HASH),
+        keys.tenant_blocks(TenantId("")),
+    ]
+    return Call(fixed + [keys.meta(h) for h in hashes], args)
+
+
+_Batches: TypeAlias = list[tuple[Keys, Sequence[int]]]
+
+
+def _by_partition(keys: Keys, hashes: Sequence[BlockHash], size: int) -> _Batches:
+    """The places of the hashes, in order, in batches that each belong to one partition."""
+    if keys.partitions == 1:
+        return [(keys, range(i, min(i + size, len(hashes)))) for i in range(0, len(hashes), size)]
+    places: dict[Keys, list[int]] = {}
+    for place, block_hash in enumerate(hashes):
+        places.setdefault(keys.of(block_hash), []).append(place)
+    return [(part, batch) for part, theirs in places.items() for batch in _batches(theirs, size)]
+
+
+def _calls_for(keys: Keys, items: Sequence[tuple[Any, ...]]) -> tuple[_Batches, list[Call]]:
+    """Calls whose arguments are the items, one after the other; each begins with a block's hash."""
+    batches = _by_partition(keys, [item[0] for item in items], HASHES_PER_CALL)
     calls = []
-    for batch in _batches(items):
-        own = [key for h, tenant in batch for key in (keys.meta(h), keys.block(h), keys.tenant_blocks(tenant))]
-        calls.append(Call(fixed + own, [arg for item in batch for arg in item]))
-    return calls
+    for part, places in batches:
+        args = [arg for place in places for arg in items[place]]
+        calls.append(_book_call(part, [items[place][0] for place in places], args))
+    return batches, calls
 
 
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+def _in_order(batches: _Batches, replies: Sequence[object], n: int) -> list[int]:
+    answers = [UNANSWERED] * n
+    for (_, places), reply in zip(batches, replies, strict=True):
+        if reply is not None:
+            for place, answer in zip(places, cast(list[int], reply), strict=True):
+                answers[place] = answer
+    return answers
+
+
+def _sum(replies: Sequence[object]) -> int:
+    return sum(reply for reply in replies if isinstance(reply, int))
+
+
+def _batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(items)
-    while batch := list(islice(rest, HASHES_PER_CALL)):
+    while batch := list(islice(rest, size)):
         yield batch
-
-
-def _run(client: redis.Redis, script: Script, calls: Sequence[Call]) -> list[object]:
-    """Run the calls in one pipeline; replies in order.
-
-    redis-py's own Script object asks SCRIPT EXISTS before each pipeline, a round trip that only a restarted server
-    ever needs. Here the calls that met NOSCRIPT, and so did nothing, are sent once more after a SCRIPT LOAD.
-    """
-    if not calls:
-        return []
-    with translated():
-        replies = _send(client, script, calls)
-        missed = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
-        if missed:
-            client.script_load(script.text)
-            for i, reply in zip(missed, _send(client, script, [calls[i] for i in missed]), strict=True):
-                replies[i] = reply
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-    return replies
-
-
-def _send(client: redis.Redis, script: Script, calls: Sequence[Call]) -> list[object]:
-    with client.pipeline(transaction=False) as pipeline:
-        for call in calls:
-            command(pipeline, "EVALSHA", script.sha, len(call.keys), *call.keys, *call.args)
-        return list(pipeline.execute(raise_on_error=False))

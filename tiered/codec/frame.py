@@ -15,12 +15,13 @@ offset  bytes  content
 ======  =====  ==========================================================================
 
 No bit of a value is left unchecked: the header by its structure and by what the reader expects, the payload by
-the checksum, which is XXH3-128 (canonical, big-endian) of the stored bytes.
+the checksum, which is XXH3-128 (canonical, big-endian) of the stored bytes. It is checked before they are decoded.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Container
 from typing import Final
 
 import msgspec
@@ -89,8 +90,16 @@ def decode_header(buffer: bytes | bytearray | memoryview) -> BlockHeader:
         raise IntegrityError("header", str(error)) from error
 
 
-def verify(header: BlockHeader, *, block_hash: bytes, scope_id: bytes, raw_bytes: int, payload: memoryview) -> None:
-    """Compare a value with what was asked for, cheapest first.
+def verify(
+    header: BlockHeader,
+    *,
+    block_hash: bytes,
+    scope_id: bytes,
+    raw_bytes: int,
+    payload: memoryview,
+    codecs: Container[str] = (),
+) -> None:
+    """Compare a value with what was asked for, cheapest first. codecs: known ones beside ``none``, which shorten.
 
     Errors: IntegrityError with reason "hash", "scope", "codec", "length" or "checksum".
     """
@@ -98,10 +107,13 @@ def verify(header: BlockHeader, *, block_hash: bytes, scope_id: bytes, raw_bytes
         raise IntegrityError("hash", header.block_hash.hex())
     if header.scope_id != scope_id:
         raise IntegrityError("scope", header.scope_id.hex())
-    if header.codec != CODEC_NONE:
+    if header.codec != CODEC_NONE and header.codec not in codecs:
         raise IntegrityError("codec", header.codec)
-    if not header.raw_bytes == raw_bytes == header.stored_bytes == payload.nbytes:
+    is_right_size = (
+        header.stored_bytes == raw_bytes if header.codec == CODEC_NONE else header.stored_bytes < raw_bytes
+    )
+    if not (is_right_size and header.raw_bytes == raw_bytes and header.stored_bytes == payload.nbytes):
         lengths = f"raw {header.raw_bytes}, stored {header.stored_bytes}, got {payload.nbytes}"
-        raise IntegrityError("length", f"{lengths}, expected {raw_bytes}")
+        raise IntegrityError("length", f"{lengths}, expected {raw_bytes} as {header.codec}")
     if checksum_of(payload) != header.checksum:
         raise IntegrityError("checksum")

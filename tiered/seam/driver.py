@@ -69,7 +69,7 @@ class Driver:
         self._handoff = handoff
         self._redis = redis
         self._peers = peers
-        self._staging = StagingBuffers(staging_blocks, pool.layout.block_bytes)
+        self._staging = StagingBuffers(staging_blocks, pool.layout.block_bytes, pinned=pool.device != "cpu")
         self._staged: queue.SimpleQueue[tuple[DemoteJob, memoryview] | None] = queue.SimpleQueue()
         self._n_fetchers = n_fetchers
         self._threads = [
@@ -115,7 +115,13 @@ class Driver:
             if self._redis is None:
                 return [None] * len(outs)
             wanted = [Wanted(block_hash=h, out=out) for h, out in zip(job.hashes, outs, strict=True)]
-            return self._redis.get(wanted, scope_id=job.scope_id, tenant=job.tenant)
+            return self._redis.get(
+                wanted,
+                scope_id=job.scope_id,
+                tenant=job.tenant,
+                layout=self._pool.layout,
+                exact_only=job.exact_only,
+            )
 
     # Down: from the pool into staging, from staging into Redis.
 
@@ -172,9 +178,15 @@ class Driver:
                 continue
             by_scope.setdefault(job.scope_id, []).append(
                 ToStore(
-                    block_hash=job.block_hash, tenant=job.tenant, depth=job.depth, payload=buffer, checksum=checksum
+                    block_hash=job.block_hash,
+                    tenant=job.tenant,
+                    depth=job.depth,
+                    payload=buffer,
+                    checksum=checksum,
+                    parent=job.parent,
+                    codec=job.codec,
                 )
             )
         for scope_id, blocks in by_scope.items():
             assert self._redis is not None
-            self._redis.put(blocks, scope_id=scope_id)
+            self._redis.put(blocks, scope_id=scope_id, layout=self._pool.layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,8 +14,10 @@ from tiered.cli.api import Stats
 from tiered.cli.main import main
 from tiered.cli.stats import token_rows
 from tiered.cli.status import status_lines
-from tiered.cli.tenants import OverQuota, policy_changes
+from tiered.cli.tenants import Codec, OverQuota, policy_changes
+from tiered.codec.codecs import CODEC_NAMES
 from tiered.errors import ConfigError
+from tiered.pool.named import Leftover
 
 STATS = msgspec.convert(
     {
@@ -32,19 +35,44 @@ STATS = msgspec.convert(
     },
     Stats,
 )
-NOTHING: dict[str, None] = dict.fromkeys(("hot_reserved", "hot_limit", "redis_reserved", "redis_limit"))
+NOTHING: dict[str, str | None] = dict.fromkeys(
+    ("hot_reserved", "hot_limit", "redis_reserved", "redis_limit", "redis_ttl")
+)
+UNSET: dict[str, None] = dict.fromkeys(("weight", "over_quota", "sharing", "redis_codec"))
 
 
 def test_a_change_holds_only_what_was_given_and_none_lifts_a_limit() -> None:
-    changes = policy_changes(
-        hot_reserved="1GiB", hot_limit=None, redis_reserved="0", redis_limit="none", weight=None, over_quota=None
-    )
-    assert changes == {"hot_reserved_bytes": 1 << 30, "redis_reserved_bytes": 0, "redis_limit_bytes": None}
+    changes = policy_changes(**NOTHING | {"redis_reserved": "0", "redis_limit": "none"}, **UNSET)
+    assert changes == {"redis_reserved_bytes": 0, "redis_limit_bytes": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("1GiB", {"hot_limit_bytes": 1 << 30, "hot_limit_blocks": None}),
+        ("4096blocks", {"hot_limit_bytes": None, "hot_limit_blocks": 4096}),
+        ("7 Blocks", {"hot_limit_bytes": None, "hot_limit_blocks": 7}),
+        ("none", {"hot_limit_bytes": None, "hot_limit_blocks": None}),
+    ],
+)
+def test_a_hot_bound_in_one_unit_takes_the_place_of_the_other(text: str, limit: dict[str, object]) -> None:
+    assert policy_changes(**NOTHING | {"hot_limit": text}, **UNSET) == limit
+
+
+def test_a_hot_reservation_may_be_given_in_blocks() -> None:
+    changes = policy_changes(**NOTHING | {"hot_reserved": "12blocks"}, **UNSET)
+    assert changes == {"hot_reserved_bytes": 0, "hot_reserved_blocks": 12}
 
 
 def test_weight_and_over_quota_go_as_they_are() -> None:
-    changes = policy_changes(**NOTHING, weight=2.5, over_quota=OverQuota.REFUSE)
-    assert changes == {"weight": 2.5, "over_quota": "refuse"}
+    changes = policy_changes(
+        **NOTHING, weight=2.5, over_quota=OverQuota.REFUSE, sharing="group:lab", redis_codec=Codec.LOSSLESS
+    )
+    assert changes == {"weight": 2.5, "over_quota": "refuse", "sharing": "group:lab", "redis_codec": "lossless"}
+
+
+def test_every_codec_can_be_chosen_and_no_other() -> None:
+    assert {codec.value for codec in Codec} == set(CODEC_NAMES)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +81,17 @@ def test_weight_and_over_quota_go_as_they_are() -> None:
         ("hot_limit", "many", "--hot-limit: 'many' is not a size"),
         ("redis_limit", "5 parsecs", "--redis-limit"),
         ("hot_reserved", "none", "--hot-reserved: a reservation is a number"),
+        ("hot_limit", "-5blocks", "--hot-limit: '-5blocks' is not a number of blocks"),
+        ("hot_reserved", "blocks", "--hot-reserved: 'blocks' is not a number of blocks"),
+        ("redis_limit", "5blocks", "--redis-limit: '5blocks' is not a size"),
+        ("redis_ttl", "soon", "--redis-ttl: 'soon' is not a number of seconds above 0"),
+        ("redis_ttl", "0", "--redis-ttl: '0' is not a number of seconds"),
         ("redis_reserved", "-1", "--redis-reserved: '-1' is below zero"),
     ],
 )
 def test_a_bad_size_names_its_flag(field: str, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        policy_changes(**{**NOTHING, field: text}, weight=None, over_quota=None)
+        policy_changes(**NOTHING | {field: text}, **UNSET)
 
 
 def test_the_rows_of_tokens_add_up_across_and_down() -> None:
@@ -124,3 +157,16 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(argv: list[str], capsys: pytes
     assert captured.out == ""
     assert captured.err.startswith("tiered: ")
     assert captured.err.count("\n") == 1
+
+
+def test_the_doctor_names_memory_that_nobody_uses_and_the_command_that_frees_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    left = [Leftover(Path(f"/dev/shm/tiered-pool-0-w{n}-0123456789ab-0123456789abcdef"), 3 << 30) for n in (1, 2)]
+    monkeypatch.setattr(doctor, "leftovers", lambda: iter(left))
+    found = doctor._left_pools()
+    assert (found.ok, found.required) == (False, False)
+    assert found.detail == "6 GiB in 2 that no process uses"
+    assert found.fix.endswith(f"rm {left[0].path} {left[1].path}")
+    monkeypatch.setattr(doctor, "leftovers", lambda: iter(()))
+    assert doctor._left_pools().ok

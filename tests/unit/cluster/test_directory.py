@@ -94,7 +94,7 @@ def test_owners_and_stored_values_of_a_block_do_not_disturb_each_other(
     ledger.reserve([ReserveRequest(H[0], tenant, 5, 0)], ttl_s=30)
     assert directory.lookup(H[:1]) == [Whereabouts(False, 0, (Owner(A, Epoch(1)),))]
     command(redis_client, "SET", redis_keys.block(H[0]), b"12345")
-    assert ledger.commit([(H[0], tenant)]) == [True]
+    assert ledger.commit([(H[0], tenant, 5)]) == [True]
     assert directory.lookup(H[:1]) == [Whereabouts(True, 5, (Owner(A, Epoch(1)),))]
     directory.announce(A, Epoch(1), stored=[], removed=H[:1])
     assert directory.lookup(H[:1]) == [Whereabouts(True, 5, ())]

@@ -21,6 +21,7 @@ def tenants(redis_client: redis.Redis, redis_keys: Keys) -> Tenants:
 
 def limits(client: redis.Redis, keys: Keys) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = command(client, "HGETALL", keys.limits())
+    assert int(found.pop(b":deal")) > 0
     return found
 
 
@@ -64,15 +65,17 @@ def test_limits_follow_the_policy(tenants: Tenants, redis_client: redis.Redis, r
     assert limits(redis_client, redis_keys) == {
         b"red": b"5",
         b"o:red": b"refuse",
+        b"w:red": b"1.0",
         b"*": b"9",
         b"o:*": b"evict_own",
+        b"w:*": b"1.0",
         b":capacity": b"100",
     }
     tenants.replace(TenantPolicy(tenant="red"))
     tenants.delete(DEFAULT_TENANT)
     tenants.set_capacity(None)
     assert tenants.capacity() is None
-    assert limits(redis_client, redis_keys) == {b"o:red": b"evict_own"}
+    assert limits(redis_client, redis_keys) == {b"o:red": b"evict_own", b"w:red": b"1.0"}
 
 
 def test_of_many_creators_one_succeeds(tenants: Tenants) -> None:

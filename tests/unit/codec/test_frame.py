@@ -79,6 +79,22 @@ def test_what_was_not_asked_for_is_refused_by_name() -> None:
     assert reason_to_refuse(encode_header(header(stored_bytes=1))) == "length"
 
 
+def test_a_codec_counts_only_for_who_knows_it_and_only_if_it_shortens() -> None:
+    stored = PAYLOAD[:100]
+    encoded = header(codec="zip", stored_bytes=100, checksum=checksum_of(stored))
+    asked = {"block_hash": HASH, "scope_id": SCOPE, "raw_bytes": PAYLOAD.nbytes, "codecs": {"zip"}}
+    verify(decode_header(encode_header(encoded)), payload=stored, **asked)  # type: ignore[arg-type]
+    good = encode_header(encoded)
+    assert reason_to_refuse(good, stored) == "codec"
+    assert reason_to_refuse(good, stored, codecs={"other"}) == "codec"
+    assert reason_to_refuse(good, stored[:-1], codecs={"zip"}) == "length"
+    assert reason_to_refuse(good, stored, codecs={"zip"}, raw_bytes=1) == "length"
+    assert reason_to_refuse(encode_header(header(codec="zip")), codecs={"zip"}) == "length"
+    damaged = bytearray(stored)
+    damaged[50] ^= 1
+    assert reason_to_refuse(good, memoryview(damaged), codecs={"zip"}) == "checksum"
+
+
 @pytest.mark.parametrize("bit", [0, 511 * 8 + 3, 1024 * 8 - 1])
 def test_a_changed_bit_of_the_payload_is_refused(bit: int) -> None:
     damaged = bytearray(PAYLOAD)

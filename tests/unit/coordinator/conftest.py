@@ -38,7 +38,7 @@ class Parts:
     sweeper: Sweeper
 
     def http(self, *, admin_token: str = "", base_url: str = "http://127.0.0.1:8080") -> TestClient:
-        return TestClient(build_api(Services(self.keeper, self.tenants, admin_token)), base_url=base_url)
+        return TestClient(build_api(Services(self.keeper, self.tenants, admin_token, self.ledger)), base_url=base_url)
 
 
 @pytest.fixture

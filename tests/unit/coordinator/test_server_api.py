@@ -88,7 +88,7 @@ def fill(parts: Parts) -> None:
     request = ReserveRequest(BlockHash(bytes(32)), TenantId("acme"), size_bytes=10, depth=0)
     assert parts.ledger.reserve([request], ttl_s=30.0)[0].reserved
     parts.client.set(parts.keys.block(request.block_hash), b"x" * 10)
-    assert parts.ledger.commit([(request.block_hash, request.tenant)]) == [True]
+    assert parts.ledger.commit([(request.block_hash, request.tenant, request.size_bytes)]) == [True]
     parts.keeper.refresh()
 
 
@@ -154,6 +154,7 @@ def test_every_path_and_error_is_in_the_openapi_document(api: TestClient) -> Non
     assert set(document["paths"]) == {
         "/v1/tenants",
         "/v1/tenants/{tenant}",
+        "/v1/tenants/{tenant}/blocks",
         "/v1/nodes",
         "/v1/usage",
         "/v1/stats",

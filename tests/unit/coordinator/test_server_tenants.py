@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 from tests.unit.coordinator.builders import node_info
 from tests.unit.coordinator.conftest import Parts
 from tiered.cluster.ledger import ReserveRequest
-from tiered.types import BlockHash, TenantId
+from tiered.types import BlockHash, NodeId, NodeStats, TenantId
 
 
 def error_of(answer: httpx.Response) -> tuple[int, str, str]:
@@ -34,10 +34,15 @@ def test_a_created_tenant_is_in_the_next_answer(api: TestClient) -> None:
             "tenant": "acme",
             "hot_reserved_bytes": 0,
             "hot_limit_bytes": None,
+            "hot_reserved_blocks": 0,
+            "hot_limit_blocks": None,
             "redis_reserved_bytes": 0,
             "redis_limit_bytes": 1000,
+            "redis_ttl_s": None,
             "weight": 1.0,
             "over_quota": "evict_own",
+            "sharing": "private",
+            "redis_codec": "none",
         },
         "named": True,
         "hot": {"used_bytes": 0, "blocks": 0},
@@ -116,6 +121,14 @@ def test_an_unknown_tenant_is_not_found(api: TestClient, method: str) -> None:
         ({"tenant": "a", "redis_limit_bytes": 1.5}, "redis_limit_bytes", "integer"),
         ({"tenant": "a", "redis_limit_bytes": -1}, "redis_limit_bytes", "greater than or equal to 0"),
         ({"tenant": "a", "hot_reserved_bytes": None}, "hot_reserved_bytes", "integer"),
+        ({"tenant": "a", "hot_limit_blocks": -1}, "hot_limit_blocks", "greater"),
+        ({"tenant": "a", "sharing": "group:"}, "sharing", "sharing is private, public, or group:"),
+        ({"tenant": "a", "redis_codec": "zip"}, "redis_codec", "'none', 'lossless', 'fp8' or 'int8'"),
+        (
+            {"tenant": "a", "redis_codec": "fp8", "sharing": "public"},
+            "redis_codec",
+            "with sharing public others read",
+        ),
         ({"tenant": "a", "hot_limit_bytes": (1 << 60) + 1}, "hot_limit_bytes", "less than or equal to"),
         ({"tenant": "a", "weight": 0}, "weight", "greater than 0"),
         ({"tenant": "a", "weight": "heavy"}, "weight", "number"),
@@ -170,6 +183,30 @@ def test_a_hot_reservation_must_fit_the_smallest_node(api: TestClient, parts: Pa
         "hot_reserved_bytes",
     )
     assert api.post("/v1/tenants", json={"tenant": "a", "hot_reserved_bytes": 100}).status_code == 201
+
+
+def test_a_hot_reservation_in_blocks_counts_with_those_in_bytes(api: TestClient, parts: Parts) -> None:
+    stats = NodeStats(pool_blocks=10, block_bytes=100)
+    epoch = parts.membership.join(node_info("n", capacity_bytes=1000), lease_ttl_s=60.0)
+    parts.membership.renew(NodeId("n"), epoch, stats, lease_ttl_s=60.0)
+    parts.keeper.refresh()
+    assert api.post("/v1/tenants", json={"tenant": "a", "hot_reserved_blocks": 6}).status_code == 201
+    status, field, message = error_of(api.post("/v1/tenants", json={"tenant": "b", "hot_reserved_blocks": 5}))
+    assert (status, field) == (422, "hot_reserved_blocks")
+    assert "1100 bytes would be reserved" in message
+    assert api.post("/v1/tenants", json={"tenant": "b", "hot_reserved_bytes": 400}).status_code == 201
+
+
+def test_clearing_a_tenant_lets_go_of_its_blocks_in_redis(api: TestClient, parts: Parts) -> None:
+    blocks = [BlockHash(bytes([i]) * 32) for i in range(3)]
+    acme = TenantId("acme")
+    assert all(a.reserved for a in parts.ledger.reserve([ReserveRequest(b, acme, 10, 0) for b in blocks], ttl_s=30.0))
+    for block in blocks:
+        parts.client.set(parts.keys.block(block), b"x" * 10)
+    assert all(parts.ledger.commit([(block, acme, 10) for block in blocks]))
+    assert api.delete("/v1/tenants/acme/blocks").json() == {"blocks": 3}
+    assert parts.ledger.usage() == {}
+    assert api.delete("/v1/tenants/nobody/blocks").json() == {"blocks": 0}
 
 
 def test_a_body_that_is_not_json_is_refused(api: TestClient) -> None:

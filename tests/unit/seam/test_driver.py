@@ -34,13 +34,21 @@ class FakeRedis:
     on_put: Callable[[], object] = lambda: None
     stored: dict[BlockHash, tuple[bytes, bytes]] = field(default_factory=dict)
 
-    def get(self, wanted: Sequence[Wanted], *, scope_id: bytes, tenant: TenantId) -> list[bytes | None]:
+    def get(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        scope_id: bytes,
+        tenant: TenantId,
+        layout: KvLayout,
+        exact_only: bool = False,
+    ) -> list[bytes | None]:
         self.on_get()
         for item in wanted:
             item.out[:] = GOOD
         return [checksum_of(item.out) for item in wanted]
 
-    def put(self, blocks: Sequence[ToStore], *, scope_id: bytes) -> list[PutAnswer]:
+    def put(self, blocks: Sequence[ToStore], *, scope_id: bytes, layout: KvLayout) -> list[PutAnswer]:
         self.on_put()
         for block in blocks:
             self.stored[block.block_hash] = scope_id, bytes(block.payload)

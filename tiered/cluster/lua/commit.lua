@@ -1,32 +1,35 @@
 -- commit.lua: reserved values whose bytes have arrived become readable and charged.
--- KEYS[1] usage, hash    KEYS[2] reservations, zset    then for each block: its meta, its value, the tenant's blocks, zset
--- ARGV for each block: hash, tenant
+-- KEYS[1..7] as in books.lua, then the meta of each block
+-- ARGV for each block: hash, tenant, size
 -- Returns for each block 1 if it is committed now, else 0.
 -- Keeps I5 (pending bytes become used bytes, once) and: a committed record has a value of exactly its size. A value without
 -- a reservation is removed, unless another writer holds one: that writer answers for it.
 
-local usage, reservations = KEYS[1], KEYS[2]
-local now = now_ms()
-local answers = {}
-for i = 1, #ARGV / 2 do
-  local meta_key, block_key, tenant_blocks = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
-  local hash, tenant = ARGV[2 * i - 1], ARGV[2 * i]
+local answers, ended = {}, {}
+for i = 1, #ARGV, 3 do
+  local hash, tenant, size = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local meta_key, value_key = meta_prefix .. hash, value_prefix .. hash
   local record = read_record(meta_key)
-  local stored = redis.call('STRLEN', block_key)
-  answers[i] = 0
-  if record[STATE] == RESERVED and record[TENANT] == tenant and record[EXPIRES] > now and stored == record[SIZE] then
-    add_pending(usage, tenant, -record[SIZE])
-    add_used(usage, tenant, record[SIZE])
+  local stored = stored_bytes(value_key, size)
+  local answer = 0
+  if record[STATE] == RESERVED and record[TENANTS][1] == tenant and record[EXPIRES] > now and stored == record[SIZE] then
+    add_pending(tenant, -record[SIZE])
     record[STATE], record[EXPIRES] = COMMITTED, 0
+    charge(record, 1)
     write_record(meta_key, record)
-    redis.call('PERSIST', block_key)
-    redis.call('ZREM', reservations, hash)
-    redis.call('ZADD', tenant_blocks, block_score(now, record[DEPTH]), hash)
-    answers[i] = 1
+    for _, key in ipairs(value_keys(value_key, size)) do redis.call('PERSIST', key) end
+    ended[#ended + 1] = hash
+    list(blocks_prefix .. tenant, score_of(now, record[DEPTH]), hash)
+    answer = 1
   elseif record[STATE] == COMMITTED then
-    if stored == record[SIZE] then answers[i] = 1 end
-  elseif record[STATE] == NONE or record[TENANT] == tenant then
-    drop_stored(usage, reservations, tenant_blocks, meta_key, block_key, hash, record)
+    if stored == record[SIZE] then answer = 1 end
+  elseif record[STATE] == NONE then
+    drop_value(value_key, size)
+  elseif record[TENANTS][1] == tenant then
+    drop_stored(hash, record)
   end
+  answers[#answers + 1] = answer
 end
+if #ended > 0 then redis.call('ZREM', reservations, unpack(ended)) end
+close_books()
 return answers

@@ -1,21 +1,38 @@
 -- record.lua: one block's meta record; scripts.py prepends it to the scripts of the ledger and the directory.
--- A record is the MessagePack array {state, size, tenant, depth, expires_ms, owners}; owners is flat:
--- {node, epoch, node, epoch, ...}, a node at most once. A record with state NONE and no owner is not kept.
+-- A record is the MessagePack array {state, size, tenants, depth, expires_ms, owners, parent}: tenants are those charged for
+-- the value, in equal parts; owners is flat, {node, epoch, node, epoch, ...}, a node at most once; parent is the hash of the
+-- block before it, '' for the first of a prefix. A record with state NONE and no owner is not kept.
 
 local NONE, RESERVED, COMMITTED = 0, 1, 2
-local STATE, SIZE, TENANT, DEPTH, EXPIRES, OWNERS = 1, 2, 3, 4, 5, 6
+local STATE, SIZE, TENANTS, DEPTH, EXPIRES, OWNERS, PARENT = 1, 2, 3, 4, 5, 6, 7
 
+-- Packed records by meta key, false where there is none: those read ahead in one call, and those written since.
+local known = {}
+
+local function read_ahead(meta_keys)
+  if #meta_keys == 0 then return end
+  for i, packed in ipairs(redis.call('MGET', unpack(meta_keys))) do known[meta_keys[i]] = packed end
+end
+
+-- What cannot be read is as good as no record: the value under it is then nobody's, and is removed by whoever meets it.
 local function read_record(meta_key)
-  local packed = redis.call('GET', meta_key)
-  if packed then return cmsgpack.unpack(packed) end
-  return {NONE, 0, '', 0, 0, {}}
+  local packed = known[meta_key]
+  if packed == nil then packed = redis.call('GET', meta_key) end
+  if packed then
+    local fine, record = pcall(cmsgpack.unpack, packed)
+    if fine and type(record) == 'table' and #record == 7 then return record end
+  end
+  return {NONE, 0, {}, 0, 0, {}, ''}
 end
 
 local function write_record(meta_key, record)
   if record[STATE] == NONE and #record[OWNERS] == 0 then
     redis.call('DEL', meta_key)
+    known[meta_key] = false
   else
-    redis.call('SET', meta_key, cmsgpack.pack(record))
+    local packed = cmsgpack.pack(record)
+    redis.call('SET', meta_key, packed)
+    known[meta_key] = packed
   end
 end
 

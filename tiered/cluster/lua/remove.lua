@@ -1,16 +1,15 @@
--- remove.lua: forget stored values and their charge; for values found corrupt or lost.
--- KEYS[1] usage, hash   KEYS[2] reservations, zset   KEYS[3] prefix of tenants' blocks (the record names the tenant; same
---   hash tag)             then for each block: its meta, its value
+-- remove.lua: forget stored values and their charge, whoever is charged; for values found corrupt or lost.
+-- KEYS[1..7] as in books.lua, then the meta of each block
 -- ARGV for each block: hash
 -- Returns how many committed blocks were removed. Keeps I5; a running reservation stays: its writer replaces the value.
 
 local removed = 0
-for i = 1, #ARGV do
-  local meta_key, block_key = KEYS[2 * i + 2], KEYS[2 * i + 3]
-  local record = read_record(meta_key)
+for _, hash in ipairs(ARGV) do
+  local record = read_record(meta_prefix .. hash)
   if record[STATE] ~= RESERVED then
     if record[STATE] == COMMITTED then removed = removed + 1 end
-    drop_stored(KEYS[1], KEYS[2], KEYS[3] .. record[TENANT], meta_key, block_key, ARGV[i], record)
+    drop_stored(hash, record)
   end
 end
+close_books()
 return removed

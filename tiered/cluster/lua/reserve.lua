@@ -1,84 +1,128 @@
--- reserve.lua: set bytes aside for one block's value, or say why not.
--- KEYS[1] meta of the block      KEYS[2] its value            KEYS[3] the tenant's blocks, zset
--- KEYS[4] usage, hash            KEYS[5] limits, hash         KEYS[6] reservations, zset
--- KEYS[7..9] prefixes of meta, value and tenants' blocks. Victims and expired reservations are only known here, so
---   their keys are these prefixes and a hash or tenant: the one kind of key not in KEYS, of the same hash tag.
--- ARGV[1] hash   ARGV[2] tenant   ARGV[3] size, bytes   ARGV[4] depth   ARGV[5] time to live, ms
--- Returns 1 reserved, 2 reserved after evicting own blocks, 3 already there, 4 pending elsewhere,
---   5 refused: the tenant's limit, 6 refused: the tier is full.
--- Keeps I5 (used + pending <= limit, for the tenant and for the tier), I9 (at most 16 expired reservations are
--- settled and 32 blocks evicted in a call). Blocks are evicted only where that makes room, or where the tenant owes
--- more than 32 blocks (a lowered limit): the call is then refused, and the next ones come nearer.
+-- reserve.lua: set bytes aside for values of one tenant, or say for each why not.
+-- KEYS[1..7] as in books.lua, then the meta of each block
+-- ARGV[1] tenant   ARGV[2] time to live, ms   then for each block: hash, size in bytes, depth, parent's hash
+-- Returns for each block 1 reserved, 2 reserved after evicting own blocks, 3 already there, 4 pending elsewhere,
+--   5 refused: the tenant's limit, 6 refused: the tier is full, 7 reserved after reclaiming from others.
+-- Keeps I5 (used + pending <= limit, for every tenant and for the tier) and I9: at most 16 expired reservations are settled
+-- in a call, and LOOKS_MAX blocks looked at. A tenant that owes more than that (a lowered limit) is refused, and the next
+-- calls come nearer. A block never takes the place of one that it hangs on.
 
-local SETTLED_MAX, VICTIMS_MAX = 16, 32
-local meta_key, block_key, own_blocks, usage, limits, reservations = unpack(KEYS, 1, 6)
-local meta_prefix, block_prefix, blocks_prefix = unpack(KEYS, 7, 9)
-local hash, tenant = ARGV[1], ARGV[2]
-local size, depth, ttl_ms = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local now = now_ms()
-
-local function drop(of, record)
-  drop_stored(usage, reservations, blocks_prefix .. record[TENANT], meta_prefix .. of, block_prefix .. of, of, record)
-end
+local SETTLED_MAX = 16
+local tenant, ttl_ms = ARGV[1], tonumber(ARGV[2])
 
 for _, expired in ipairs(redis.call('ZRANGEBYSCORE', reservations, '-inf', now, 'LIMIT', 0, SETTLED_MAX)) do
   local record = read_record(meta_prefix .. expired)
   if record[STATE] == RESERVED then
-    drop(expired, record)
+    drop_stored(expired, record)
   else
     redis.call('ZREM', reservations, expired)
   end
 end
 
-local record = read_record(meta_key)
-if record[STATE] == COMMITTED then
-  if redis.call('STRLEN', block_key) == record[SIZE] then return 3 end
-  drop(hash, record)  -- The server lost the value: settle, and go on as if it never was.
-elseif record[STATE] == RESERVED then
-  if record[EXPIRES] > now then return 4 end
-  drop(hash, record)
+-- The blocks that the present one hangs on, as far as anybody asked; tip is the deepest whose line is not in there yet.
+local line, tip, tip_depth, before = {}, '', -1, ''
+
+local function begin_line(hash, depth, parent)
+  if parent ~= before and not line[parent] then line, tip, tip_depth = {}, parent, depth - 1 end
+  line[before] = parent == before or nil
+  before = hash
 end
 
-local bounds = redis.call('HMGET', limits, tenant, '*', 'o:' .. tenant, 'o:*', ':capacity')
-local limit = tonumber(bounds[1] or bounds[2] or '') or math.huge
-local capacity = tonumber(bounds[5] or '') or math.huge
-local refuses = (bounds[3] or bounds[4]) == 'refuse'
-if size > limit then return 5 end
-if size > capacity then return 6 end
-
-local held = redis.call('HMGET', usage, 'u:' .. tenant, 'p:' .. tenant, 'U', 'P')
-local over_limit = (tonumber(held[1] or '') or 0) + (tonumber(held[2] or '') or 0) + size - limit
-local over_capacity = (tonumber(held[3] or '') or 0) + (tonumber(held[4] or '') or 0) + size - capacity
-local over = math.max(over_limit, over_capacity)
-local answer = 1
-
-if over > 0 then
-  local refusal = over_limit > 0 and 5 or 6
-  if refuses then return refusal end
-  local victims, freed = {}, 0
-  for _, victim in ipairs(redis.call('ZRANGE', own_blocks, 0, VICTIMS_MAX - 1)) do
-    if freed >= over then break end
-    local theirs = read_record(meta_prefix .. victim)
-    victims[#victims + 1] = {victim, theirs}
-    freed = freed + theirs[SIZE]
+local function is_in_line(hash, record)
+  while tip ~= '' and tip_depth >= record[DEPTH] do
+    looks = looks + 1
+    if looks > LOOKS_MAX then return true end
+    line[tip] = true
+    tip, tip_depth = read_record(meta_prefix .. tip)[PARENT], tip_depth - 1
   end
-  if freed < over and not (over_limit > freed and #victims == VICTIMS_MAX) then return refusal end
-  for _, victim in ipairs(victims) do
-    if victim[2][STATE] == COMMITTED and victim[2][TENANT] == tenant then
-      drop(victim[1], victim[2])
-    else
-      redis.call('ZREM', own_blocks, victim[1])  -- Its record is gone: the server lost it.
+  return line[hash] == true
+end
+
+local function pays(giver)
+  local hash, record = oldest(giver, is_in_line)
+  if not hash then return false end
+  let_go(giver, hash, record)
+  return true
+end
+
+-- Makes room below the tenant's limit. Evicts only where there is enough of its own to evict.
+local function fits_limit(of, more)
+  local over = of.used + of.pending + more - of.limit
+  if over <= 0 then return true, false end
+  if of.refuses or over > of.used then return false, false end
+  while of.used + of.pending + more > of.limit do
+    if not pays(tenant) then return false, true end
+  end
+  return true, true
+end
+
+-- Who gives when the tier is full: the tenant furthest above its share, the asker counted with what it asks for; between
+-- equals the asker. Nobody gives what is reserved for it to another.
+local function giver_for(of, more)
+  local mine = standing(of, more)
+  for name in pairs(accounts) do
+    local theirs = accounts[name]
+    if theirs.used + theirs.pending > 0 then
+      redis.call('ZADD', standings, tostring(standing(theirs, 0)), name)
     end
   end
-  if freed < over then return refusal end
-  answer = 2
-  record = read_record(meta_key)
+  local highest = redis.call('ZREVRANGE', standings, 0, 7)
+  for _, name in ipairs(highest) do
+    local theirs = account(name)
+    if name == tenant or standing(theirs, 0) <= mine then break end
+    if theirs.used + theirs.pending - theirs.reserved >= more and oldest(name, is_in_line) then return name end
+  end
+  return (of.used > 0 and not of.refuses) and tenant or nil
 end
 
-record[STATE], record[SIZE], record[TENANT], record[DEPTH] = RESERVED, size, tenant, depth
-record[EXPIRES] = now + ttl_ms
-redis.call('UNLINK', block_key)  -- What an earlier writer left behind was never committed.
-write_record(meta_key, record)
-redis.call('ZADD', reservations, digits(record[EXPIRES]), hash)
-add_pending(usage, tenant, size)
-return answer
+local function fits_tier(of, more)
+  local own, others = false, false
+  while whole().used + whole().pending + more > whole().capacity do
+    local over = whole().used + whole().pending + more - whole().capacity
+    local giver = over <= whole().used and giver_for(of, more)
+    if not giver or not pays(giver) then return false, own, others end
+    if giver == tenant then own = true else others = true end
+  end
+  return true, own, others
+end
+
+local function reserve(hash, size, depth, parent)
+  local meta_key, value_key = meta_prefix .. hash, value_prefix .. hash
+  local of, record = account(tenant), read_record(meta_prefix .. hash)
+  begin_line(hash, depth, parent)
+  if record[STATE] == COMMITTED then
+    if stored_bytes(value_key, record[SIZE]) == record[SIZE] then
+      if not index_of(record[TENANTS], tenant) and fits_limit(of, part_for_one_more(record)) then
+        record = read_record(meta_key)
+        if record[STATE] == COMMITTED then join(tenant, hash, record, score_of(now, record[DEPTH])) end
+      end
+      return 3
+    end
+    drop_stored(hash, record)  -- The server lost the value: settle, and go on as if it never was.
+  elseif record[STATE] == RESERVED then
+    if record[EXPIRES] > now then return 4 end
+    drop_stored(hash, record)
+  end
+  if size > of.limit then return 5 end
+  if size > whole().capacity then return 6 end
+  local fits, own = fits_limit(of, size)
+  if not fits then return 5 end
+  local room, own_too, others = fits_tier(of, size)
+  if not room then return 6 end
+  record = read_record(meta_key)
+  record[STATE], record[SIZE], record[TENANTS], record[DEPTH] = RESERVED, size, {tenant}, depth
+  record[EXPIRES], record[PARENT] = now + ttl_ms, parent
+  drop_value(value_key, size)  -- What an earlier writer left behind was never committed.
+  write_record(meta_key, record)
+  list(reservations, digits(record[EXPIRES]), hash)
+  add_pending(tenant, size)
+  if others then return 7 end
+  return (own or own_too) and 2 or 1
+end
+
+local answers = {}
+for i = 3, #ARGV, 4 do
+  answers[#answers + 1] = reserve(ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), ARGV[i + 3])
+end
+close_books()
+return answers

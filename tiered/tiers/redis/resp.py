@@ -16,16 +16,30 @@ from typing import Any, Final
 import redis.connection
 
 from tiered.errors import TierError, TierTimeout, TierUnavailable
+from tiered.redis_url import Address
 
 _SHORTEST_REPLY: Final = 5
 """``$-1`` or ``+OK`` and the line's end. No reply to GET or SET is shorter, so this much never reads too far."""
 _ERROR_LINE_MAX: Final = 1_024
+_LENGTH_LINE_MAX: Final = 16
 _NIL: Final = b"$-1\r\n"
 _OK: Final = b"+OK\r\n"
+_ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
 
 
 class WrongLength(TierUnavailable):
     """The value in Redis is not of the expected length; its bytes are in the way, so the connection was closed."""
+
+
+class SentElsewhere(TierError):
+    """The server did not run the command: the key's slot is another's, or (asking) may be while it moves there. The
+    connection is fine."""
+
+    def __init__(self, slot: int, address: Address, *, asking: bool) -> None:
+        super().__init__(f"redis: slot {slot} is at {address}")
+        self.slot = slot
+        self.address = address
+        self.asking = asking
 
 
 class ServerFullError(TierError):
@@ -40,6 +54,7 @@ class RawConnection:
 
     def __init__(self, url: str, *, connect_timeout_s: float, timeout_s: float) -> None:
         options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
+        self._host: str = options.get("host", "localhost")
         self._socket = self._connect(options, connect_timeout_s, timeout_s)
         # Of a plain socket the kernel fills a whole buffer in one call; TLS gives out one record at a time.
         self._receive_flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
@@ -58,46 +73,81 @@ class RawConnection:
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
 
-    def send_get(self, key: bytes) -> None:
-        self._send([_command(b"GET", key)])
+    def send_gets(self, keys: Sequence[bytes], *, asking: bool = False) -> None:
+        """asking: of a server that a slot is moving to."""
+        before = _ASKING if asking else b""
+        self._send([b"".join(before + _command(b"GET", key) for key in keys)])
 
-    def read_value(self, header: memoryview, payload: memoryview) -> bool:
-        """The reply of a GET: True if the value is in the buffers, False if there is none.
+    def read_value(self, header: memoryview, body: memoryview, *, asking: bool = False) -> int | None:
+        """The reply of a GET into the buffers: how many bytes came behind the header, or None if there is no value.
 
-        Errors: WrongLength if the value is not header.nbytes + payload.nbytes long.
+        Errors: WrongLength if the value is shorter than the header, or longer than both buffers; SentElsewhere.
         """
-        line = b"$%d\r\n" % (header.nbytes + payload.nbytes)
-        start = self._read_start()
-        if start == _NIL:
-            return False
-        if start[:1] == b"-":
-            raise self._server_error(start)
-        if line[:_SHORTEST_REPLY] != start:
-            raise self._closed(WrongLength(f"redis: a value begins {start!r}, expected {line!r}"))
-        rest = memoryview(bytearray(len(line) - _SHORTEST_REPLY))
-        self._fill(rest)
-        if line[_SHORTEST_REPLY:] != rest:
-            raise self._closed(WrongLength(f"redis: a value begins {start + rest!r}, expected {line!r}"))
-        self._fill_all([header, payload, memoryview(self._end)])
+        self._read_leave(asking)
+        expected = header.nbytes + body.nbytes
+        found = self._read_length(expected)
+        if found is None:
+            return None
+        length, ahead = found
+        if not header.nbytes <= length <= expected or len(ahead) > length:
+            raise self._closed(WrongLength(f"redis: a value of {length} bytes, expected at most {expected}"))
+        views = [header, body[: length - header.nbytes], memoryview(self._end)]
+        for index in range(2) if ahead else ():
+            n = min(len(ahead), views[index].nbytes)
+            views[index][:n] = ahead[:n]
+            views[index], ahead = views[index][n:], ahead[n:]
+        self._fill_all(views)
         if self._end != b"\r\n":
             raise self._closed(TierUnavailable("redis: a value does not end where it should"))
-        return True
+        return length - header.nbytes
 
-    def send_set(self, key: bytes, header: bytes, payload: memoryview, *, ttl_ms: int) -> None:
+    def _read_length(self, expected: int) -> tuple[int, bytes] | None:
+        """The length in a reply's first line, and what was read of the value with it; None where there is no value.
+
+        As a rule it is the expected one, and then two reads are all it takes.
+        """
+        line = b"$%d\r\n" % expected
+        got = self._read_start()
+        if got == _NIL:
+            return None
+        if got[:1] == b"-":
+            raise self._server_error(got)
+        if got == line[:_SHORTEST_REPLY]:
+            rest = bytearray(len(line) - _SHORTEST_REPLY)
+            self._fill(memoryview(rest))
+            got += rest
+            if got == line:
+                return expected, b""
+        byte = bytearray(1)
+        while b"\r\n" not in got and len(got) < _LENGTH_LINE_MAX:
+            self._fill(memoryview(byte))
+            got += byte
+        digits, end, ahead = got[1:].partition(b"\r\n")
+        if got[:1] != b"$" or not end or not digits.isdigit():
+            raise self._closed(WrongLength(f"redis: a value begins {got!r}"))
+        return int(digits), ahead
+
+    def send_set(self, key: bytes, header: bytes, payload: memoryview, *, ttl_ms: int, asking: bool = False) -> None:
         """SET ... NX PX: what is there already stays, what is not committed in time ends by itself."""
         start = b"*6\r\n$3\r\nSET\r\n$%d\r\n%b\r\n$%d\r\n" % (len(key), key, len(header) + payload.nbytes)
         ttl = b"%d" % ttl_ms
         end = b"\r\n$2\r\nNX\r\n$2\r\nPX\r\n$%d\r\n%b\r\n" % (len(ttl), ttl)
-        self._send([start + header, payload, end])
+        self._send([(_ASKING if asking else b"") + start + header, payload, end])
 
-    def read_stored(self) -> bool:
-        """The reply of a SET NX: False if a value was there already. Errors: ServerFullError."""
+    def read_stored(self, *, asking: bool = False) -> bool:
+        """The reply of a SET NX: False if a value was there already. Errors: ServerFullError, SentElsewhere."""
+        self._read_leave(asking)
         start = self._read_start()
         if start == _OK:
             return True
         if start == _NIL:
             return False
         raise self._server_error(start)
+
+    def _read_leave(self, asking: bool) -> None:
+        """The reply to an ASKING that went ahead of a command."""
+        if asking and self._read_start() != _OK:
+            raise self._closed(TierUnavailable("redis: the server knows no ASKING"))
 
     def _connect(self, options: dict[str, Any], connect_timeout_s: float, timeout_s: float) -> socket.socket:
         raw: socket.socket | None = None
@@ -168,6 +218,8 @@ class RawConnection:
                     raise ConnectionResetError("the server closed the connection")
         except OSError as error:
             raise self._closed(_translated(error)) from error
+        if received == sum(view.nbytes for view in views):
+            return
         for view in views:
             done = min(received, view.nbytes)
             received -= done
@@ -184,7 +236,8 @@ class RawConnection:
             raise self._closed(_translated(error)) from error
 
     def _server_error(self, start: bytes) -> TierError:
-        """Read an error reply to its end. Out of memory leaves the connection usable, anything else closes it."""
+        """Read an error reply to its end. Out of memory, or a key that is elsewhere, leaves the connection usable;
+        anything else closes it."""
         line = bytearray(start)
         byte = bytearray(1)
         while line[:1] == b"-" and not line.endswith(b"\r\n") and len(line) < _ERROR_LINE_MAX:
@@ -193,6 +246,12 @@ class RawConnection:
         text = line.decode(errors="replace").strip()
         if line.startswith(b"-OOM"):
             return ServerFullError(f"redis: {text}")
+        kind, *rest = text.split()
+        if kind in ("-MOVED", "-ASK") and len(rest) == 2:
+            host, _, port = rest[1].rpartition(":")
+            if rest[0].isdigit() and port.isdigit():
+                address = Address(host.strip("[]") or self._host, int(port))
+                return SentElsewhere(int(rest[0]), address, asking=kind == "-ASK")
         return self._closed(TierUnavailable(f"redis: {text}"))
 
     def _closed(self, error: TierError) -> TierError:

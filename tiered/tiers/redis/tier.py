@@ -1,8 +1,9 @@
 """The Redis tier as the movers see it: look up, get and put whole blocks, and never make a request wait for long.
 
-Owns the order of the steps (reserve, write, commit; read, verify, touch), the breaker and the counters. The books
-are the ledger's, the bytes on the wire the value client's. Whatever goes wrong with a value or with the server is a
-miss or a failed put here; only lookup() raises, because its caller has a next source to try.
+Owns the order of the steps (encode, reserve, write, commit; read, verify, decode, touch), the breaker and the
+counters. The books are the ledger's, the bytes on the wire the value client's, what is in them the codec's. Whatever
+goes wrong with a value or with the server is a miss or a failed put here; only lookup() raises, because its caller
+has a next source to try.
 """
 
 from __future__ import annotations
@@ -20,20 +21,16 @@ from tiered.cluster.connection import connect
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger, ReserveAnswer, ReserveRequest
-from tiered.codec.frame import (
-    CODEC_NONE,
-    HEADER_BYTES,
-    BlockHeader,
-    checksum_of,
-    decode_header,
-    encode_header,
-    verify,
-)
+from tiered.cluster.servers import topology_of
+from tiered.codec.codecs import CODECS, EXACT_CODECS
+from tiered.codec.frame import CODEC_NONE
+from tiered.codec.value import Expected, Opened, Value, open_value, value_of
 from tiered.config import RedisSettings
 from tiered.errors import IntegrityError, TierError, TierUnavailable
+from tiered.layout import KvLayout
 from tiered.tiers.redis.breaker import Breaker
-from tiered.tiers.redis.values import Fetched, ValueClient, ValueToRead, ValueToWrite, Written
-from tiered.types import BlockHash, TenantId, Whereabouts
+from tiered.tiers.redis.values import Fetched, Received, ValueClient, ValueToRead, ValueToWrite, Written
+from tiered.types import NO_HASH, BlockHash, TenantId, Whereabouts
 
 RESERVATION_TTL_S: Final = 30.0
 """Bounds how long a writer that died holds quota. A put of a few hundred MiB takes a second; a slower one only fails
@@ -54,18 +51,22 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class ToStore:
-    """depth: blocks before this one in its prefix. checksum: of payload, None to have it computed."""
+    """depth: blocks before this one in its prefix, the last of which is parent. checksum: of payload, None to have it
+    computed. codec: the tenant's choice; see tiered.codec.codecs for what becomes of it."""
 
     block_hash: BlockHash
     tenant: TenantId
     depth: int
     payload: memoryview
     checksum: bytes | None
+    parent: BlockHash = NO_HASH
+    codec: str = CODEC_NONE
 
 
 class PutAnswer(enum.Enum):
     STORED = "stored"
     STORED_AFTER_EVICTING_OWN = "stored_after_evicting_own"
+    STORED_AFTER_RECLAIMING = "stored_after_reclaiming"
     ALREADY_THERE = "already_there"
     """Or another writer is storing the same block right now."""
     REFUSED_QUOTA = "refused_quota"
@@ -76,12 +77,14 @@ class PutAnswer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RedisTierCounters:
-    """Blocks, except where the name says bytes. Misses are by reason: absent, unavailable, or what was wrong with
-    the value (length, magic, version, header, hash, scope, codec, checksum)."""
+    """Blocks, except where the name says bytes: of payload, as Redis holds it. codecs: what was stored, by codec.
+    Misses are by reason: absent, unavailable, or what was wrong with the value (length, magic, version, header, hash,
+    scope, codec, checksum, decode)."""
 
     hits: int
     misses: Mapping[str, int]
     puts: Mapping[PutAnswer, int]
+    codecs: Mapping[str, int]
     bytes_read: int
     bytes_written: int
     breaker_open: bool
@@ -89,6 +92,7 @@ class RedisTierCounters:
 
 
 _REFUSALS: Final[Mapping[ReserveAnswer, PutAnswer]] = {
+    ReserveAnswer.UNANSWERED: PutAnswer.FAILED,
     ReserveAnswer.ALREADY_THERE: PutAnswer.ALREADY_THERE,
     ReserveAnswer.PENDING_ELSEWHERE: PutAnswer.ALREADY_THERE,
     ReserveAnswer.REFUSED_QUOTA: PutAnswer.REFUSED_QUOTA,
@@ -97,12 +101,8 @@ _REFUSALS: Final[Mapping[ReserveAnswer, PutAnswer]] = {
 _STORED: Final[Mapping[ReserveAnswer, PutAnswer]] = {
     ReserveAnswer.RESERVED: PutAnswer.STORED,
     ReserveAnswer.RESERVED_AFTER_EVICTING_OWN: PutAnswer.STORED_AFTER_EVICTING_OWN,
+    ReserveAnswer.RESERVED_AFTER_RECLAIMING: PutAnswer.STORED_AFTER_RECLAIMING,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Hit:
-    checksum: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,18 @@ class RedisTier:
 
     def __init__(self, settings: RedisSettings, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._keys = Keys(namespace=settings.namespace)
-        self._lookup_client = connect(settings, timeout_s=settings.lookup_timeout_s)
-        self._control_client = connect(settings, timeout_s=settings.control_timeout_s)
+        self._keys = Keys(settings.namespace, partitions=settings.partitions)
+        topology = topology_of(settings)  # one for all: where a master went is learnt once
+        self._lookup_client = connect(settings, timeout_s=settings.lookup_timeout_s, topology=topology)
+        self._control_client = connect(settings, timeout_s=settings.control_timeout_s, topology=topology)
         self._directory = Directory(self._lookup_client, self._keys)
         self._ledger = RedisLedger(self._control_client, self._keys)
-        self._values = ValueClient(settings)
+        self._values = ValueClient(settings, topology)
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_open_s)
         self._lock = threading.Lock()
         self._misses: Counter[str] = Counter()
         self._puts: Counter[PutAnswer] = Counter()
+        self._codecs: Counter[str] = Counter()
         self._hits = 0
         self._bytes_read = 0
         self._bytes_written = 0
@@ -139,40 +141,55 @@ class RedisTier:
         with self._reported():
             return self._directory.lookup(hashes)
 
-    def get(self, wanted: Sequence[Wanted], *, scope_id: bytes, tenant: TenantId) -> list[bytes | None]:
-        """Receive blocks into their buffers; for each its verified checksum, or None for a miss.
+    def get(
+        self,
+        wanted: Sequence[Wanted],
+        *,
+        scope_id: bytes,
+        tenant: TenantId,
+        layout: KvLayout,
+        exact_only: bool = False,
+    ) -> list[bytes | None]:
+        """Receive blocks into their buffers, decoded; for each the checksum of what lies there, or None for a miss.
 
+        Of a block that was stored by a lossy codec that is not the checksum of the bytes that were put. exact_only:
+        such a value is as good as one of an unknown codec.
         wanted is in prefix order. After None the buffer may hold anything. A value that is lost or wrong in any way
         is removed from Redis; if the server fails half-way, the rest are misses. Raises nothing.
         """
-        outcomes: list[_Hit | _Miss] = [_Miss(_UNAVAILABLE)] * len(wanted)
+        outcomes: list[Opened | _Miss] = [_Miss(_UNAVAILABLE)] * len(wanted)
         if wanted and self._breaker.allow(self._clock.now()):
             # What had arrived when the server failed stays a hit; the rest is counted below as unavailable.
             with suppress(TierError), self._reported():
-                self._receive(wanted, scope_id, outcomes)
+                expected = Expected(scope_id, layout, EXACT_CODECS if exact_only else CODECS)
+                self._receive(wanted, expected, outcomes)
                 self._settle(wanted, outcomes, tenant)
         with self._lock:
-            for item, outcome in zip(wanted, outcomes, strict=True):
-                if isinstance(outcome, _Hit):
+            for outcome in outcomes:
+                if isinstance(outcome, Opened):
                     self._hits += 1
-                    self._bytes_read += item.out.nbytes
+                    self._bytes_read += outcome.stored_bytes
                 else:
                     self._misses[outcome.reason] += 1
-        return [outcome.checksum if isinstance(outcome, _Hit) else None for outcome in outcomes]
+        return [outcome.checksum if isinstance(outcome, Opened) else None for outcome in outcomes]
 
-    def put(self, blocks: Sequence[ToStore], *, scope_id: bytes) -> list[PutAnswer]:
-        """Store blocks as far as the ledger admits them; an answer for each, in order. Raises nothing."""
+    def put(self, blocks: Sequence[ToStore], *, scope_id: bytes, layout: KvLayout) -> list[PutAnswer]:
+        """Store blocks as far as the ledger admits them; an answer for each, in order. Raises nothing.
+
+        What counts against the tenant's limit is what its codec leaves of a block.
+        """
         answers = [PutAnswer.FAILED] * len(blocks)
+        values: list[Value] = []
         if blocks and self._breaker.allow(self._clock.now()):
             # What is not committed when the server fails stays FAILED; its reservations end by themselves.
             with suppress(TierError), self._reported():
-                self._store(blocks, scope_id, answers)
-        stored = _STORED.values()
+                values = [_value(block, scope_id, layout) for block in blocks]
+                self._store(blocks, values, answers)
+        stored = [value for value, answer in zip(values, answers, strict=False) if answer in _STORED.values()]
         with self._lock:
             self._puts.update(answers)
-            self._bytes_written += sum(
-                block.payload.nbytes for block, answer in zip(blocks, answers, strict=True) if answer in stored
-            )
+            self._codecs.update(value.codec for value in stored)
+            self._bytes_written += sum(value.stored.nbytes for value in stored)
         return answers
 
     def counters(self) -> RedisTierCounters:
@@ -181,6 +198,7 @@ class RedisTier:
                 hits=self._hits,
                 misses=dict(self._misses),
                 puts=dict(self._puts),
+                codecs=dict(self._codecs),
                 bytes_read=self._bytes_read,
                 bytes_written=self._bytes_written,
                 breaker_open=self._breaker.is_open,
@@ -192,29 +210,36 @@ class RedisTier:
         self._lookup_client.close()
         self._control_client.close()
 
-    def _receive(self, wanted: Sequence[Wanted], scope_id: bytes, outcomes: list[_Hit | _Miss]) -> None:
+    def _receive(self, wanted: Sequence[Wanted], expected: Expected, outcomes: list[Opened | _Miss]) -> None:
         payloads = [item.out.cast("B") for item in wanted]
         values = [
-            ValueToRead(self._keys.block(item.block_hash), payload)
+            ValueToRead(self._keys.of(item.block_hash).block(item.block_hash), payload)
             for item, payload in zip(wanted, payloads, strict=True)
         ]
-        for index, (fetched, header) in enumerate(self._values.get(values)):
-            if fetched is Fetched.HERE:
-                outcomes[index] = _judge(wanted[index].block_hash, scope_id, header, payloads[index])
+        for received in self._values.get(values):
+            index = received.index
+            if received.fetched is Fetched.HERE:
+                outcomes[index] = _judge(wanted[index].block_hash, expected, received, payloads[index])
             else:
-                outcomes[index] = _Miss("absent" if fetched is Fetched.ABSENT else "length")
+                outcomes[index] = _Miss("absent" if received.fetched is Fetched.ABSENT else "length")
 
-    def _settle(self, wanted: Sequence[Wanted], outcomes: Sequence[_Hit | _Miss], tenant: TenantId) -> None:
+    def _settle(self, wanted: Sequence[Wanted], outcomes: Sequence[Opened | _Miss], tenant: TenantId) -> None:
         """Tell the ledger what was used, and what is no good."""
-        used = [item.block_hash for item, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, _Hit)]
-        bad = [item.block_hash for item, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, _Miss)]
+        used = [
+            item.block_hash for item, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, Opened)
+        ]
+        bad = [
+            item.block_hash
+            for item, outcome in zip(wanted, outcomes, strict=True)
+            if isinstance(outcome, _Miss) and outcome.reason != _UNAVAILABLE
+        ]
         self._ledger.remove(bad)
         self._ledger.touch(used, tenant)
 
-    def _store(self, blocks: Sequence[ToStore], scope_id: bytes, answers: list[PutAnswer]) -> None:
+    def _store(self, blocks: Sequence[ToStore], values: Sequence[Value], answers: list[PutAnswer]) -> None:
         requests = [
-            ReserveRequest(block.block_hash, block.tenant, HEADER_BYTES + block.payload.nbytes, block.depth)
-            for block in blocks
+            ReserveRequest(block.block_hash, block.tenant, value.n_bytes, block.depth, block.parent)
+            for block, value in zip(blocks, values, strict=True)
         ]
         reservations = self._ledger.reserve(requests, ttl_s=RESERVATION_TTL_S)
         mine = [index for index, answer in enumerate(reservations) if answer.reserved]
@@ -222,32 +247,27 @@ class RedisTier:
             if not answer.reserved:
                 answers[index] = _REFUSALS[answer]
         written, refused = [], []
-        values = [self._value(blocks[index], scope_id) for index in mine]
-        for index, outcome in zip(mine, self._values.put(values, ttl_ms=_RESERVATION_TTL_MS), strict=True):
+        to_write = [
+            ValueToWrite(
+                self._keys.of(blocks[i].block_hash).block(blocks[i].block_hash), values[i].header, values[i].stored
+            )
+            for i in mine
+        ]
+        for index, outcome in zip(mine, self._values.put(to_write, ttl_ms=_RESERVATION_TTL_MS), strict=True):
             if outcome is Written.NO_MEMORY:
                 answers[index] = PutAnswer.REFUSED_FULL
                 refused.append(index)
-            else:
+            elif outcome is not Written.UNKNOWN:
                 written.append(index)
         # Deepest first: what is committed later is newer, and the tail of a prefix leaves before its head.
         written.sort(key=lambda index: -blocks[index].depth)
         self._ledger.abort([(blocks[index].block_hash, blocks[index].tenant) for index in refused])
-        committed = self._ledger.commit([(blocks[index].block_hash, blocks[index].tenant) for index in written])
+        committed = self._ledger.commit(
+            [(blocks[i].block_hash, blocks[i].tenant, values[i].n_bytes) for i in written]
+        )
         for index, is_there in zip(written, committed, strict=True):
             if is_there:
                 answers[index] = _STORED[reservations[index]]
-
-    def _value(self, block: ToStore, scope_id: bytes) -> ValueToWrite:
-        payload = block.payload.cast("B")
-        header = BlockHeader(
-            block_hash=block.block_hash,
-            scope_id=scope_id,
-            codec=CODEC_NONE,
-            raw_bytes=payload.nbytes,
-            stored_bytes=payload.nbytes,
-            checksum=checksum_of(payload) if block.checksum is None else block.checksum,
-        )
-        return ValueToWrite(self._keys.block(block.block_hash), encode_header(header), payload)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -260,10 +280,19 @@ class RedisTier:
         self._breaker.succeeded()
 
 
-def _judge(block_hash: BlockHash, scope_id: bytes, packed: memoryview, payload: memoryview) -> _Hit | _Miss:
+def _value(block: ToStore, scope_id: bytes, layout: KvLayout) -> Value:
+    return value_of(
+        block.payload.cast("B"),
+        block_hash=block.block_hash,
+        scope_id=scope_id,
+        layout=layout,
+        codec=block.codec,
+        checksum=block.checksum,
+    )
+
+
+def _judge(block_hash: BlockHash, expected: Expected, received: Received, place: memoryview) -> Opened | _Miss:
     try:
-        header = decode_header(packed)
-        verify(header, block_hash=block_hash, scope_id=scope_id, raw_bytes=payload.nbytes, payload=payload)
+        return open_value(received.header, place, n_bytes=received.n_bytes, block_hash=block_hash, expected=expected)
     except IntegrityError as error:
         return _Miss(error.reason)
-    return _Hit(header.checksum)

@@ -21,13 +21,15 @@ from tiered.cluster.tenants import Tenants
 from tiered.codec.frame import HEADER_BYTES, checksum_of
 from tiered.config import RedisSettings
 from tiered.errors import TierError, TierTimeout, TierUnavailable
+from tiered.layout import KvLayout
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
 from tiered.types import NOWHERE, TenantId, Whereabouts
 
 RED, BLUE = TenantId("red"), TenantId("blue")
 SCOPE = b"s" * 32
-BYTES = 20_000
+LAYOUT = KvLayout(n_layers=5, n_kv_heads=5, head_dim=25, dtype="uint8", block_tokens=16)
+BYTES = LAYOUT.block_bytes
 VALUE_BYTES = HEADER_BYTES + BYTES
 
 
@@ -44,13 +46,13 @@ def payload(name: object) -> memoryview:
 
 def put(tier: RedisTier, *names: object, tenant: TenantId = RED) -> list[PutAnswer]:
     blocks = [ToStore(block_hash(n), tenant, depth, payload(n), None) for depth, n in enumerate(names)]
-    return tier.put(blocks, scope_id=SCOPE)
+    return tier.put(blocks, scope_id=SCOPE, layout=LAYOUT)
 
 
 def get(tier: RedisTier, *names: object, scope_id: bytes = SCOPE) -> list[bool]:
     """Which were hits; each hit has the right checksum and the right bytes."""
     wanted = [Wanted(block_hash(name), memoryview(bytearray(BYTES))) for name in names]
-    checksums = tier.get(wanted, scope_id=scope_id, tenant=RED)
+    checksums = tier.get(wanted, scope_id=scope_id, tenant=RED, layout=LAYOUT)
     for name, item, checksum in zip(names, wanted, checksums, strict=True):
         if checksum is not None:
             assert item.out == payload(name)
@@ -71,15 +73,15 @@ def test_blocks_come_back_bit_equal_and_are_found(tier: RedisTier) -> None:
 
 
 def test_nothing_asked_is_nothing_done(tier: RedisTier) -> None:
-    assert tier.get([], scope_id=SCOPE, tenant=RED) == []
-    assert tier.put([], scope_id=SCOPE) == []
+    assert tier.get([], scope_id=SCOPE, tenant=RED, layout=LAYOUT) == []
+    assert tier.put([], scope_id=SCOPE, layout=LAYOUT) == []
     assert tier.lookup([]) == []
 
 
 def test_buffers_of_any_element_type_are_filled(tier: RedisTier) -> None:
     put(tier, "a")
     out = memoryview(bytearray(BYTES)).cast("H")
-    assert tier.get([Wanted(block_hash("a"), out)], scope_id=SCOPE, tenant=RED)[0] is not None
+    assert tier.get([Wanted(block_hash("a"), out)], scope_id=SCOPE, tenant=RED, layout=LAYOUT)[0] is not None
     assert out.cast("B") == payload("a")
 
 

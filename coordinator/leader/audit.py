@@ -1,0 +1,65 @@
+"""Audits the Redis tier a little in every round, and keeps what the last whole walk found for the metrics.
+
+What is audited and settled is :mod:`tiered.cluster.audit`'s business; here is only how often, and who hears of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from coordinator.view.keeper import pause
+from coordinator.view.reader import UNREADABLE
+from tiered.cluster.audit import Auditor, Findings
+from tiered.cluster.tenants import Tenants
+from tiered.log import get_logger
+
+log = get_logger(__name__)
+
+_STEPS_PER_ROUND: Final = 10
+"""About ten thousand keys: some tens of milliseconds of the server's time, in pieces of one."""
+
+
+class AuditTask:
+    def __init__(self, auditor: Auditor, tenants: Tenants) -> None:
+        self._auditor = auditor
+        self._tenants = tenants
+        self.last: Findings | None = None
+        """Of the last walk that was through."""
+
+    def round(self) -> None:
+        """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
+        policies = self._tenants.policies()
+        idle_s = {tenant: policy.redis_ttl_s for tenant, policy in policies.items() if policy.redis_ttl_s is not None}
+        for _ in range(_STEPS_PER_ROUND):
+            findings = self._auditor.step(idle_s)
+            if findings is not None:
+                self.last = findings
+                _report(findings)
+                return
+
+    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
+        """A round every interval until told to stop; Redis being away only puts the work off."""
+        while not stop.is_set():
+            try:
+                await asyncio.to_thread(self.round)
+            except UNREADABLE as error:
+                log.warning("audit put off", reason=str(error))
+            await pause(stop, interval_s)
+
+
+def _report(findings: Findings) -> None:
+    settled = {
+        name: n
+        for name in ("expired", "lost", "stray", "relisted", "orphans", "idle")
+        if (n := getattr(findings, name))
+    }
+    if settled:
+        log.info("redis tier settled", **settled)
+    if findings.conserved is False:
+        log.error(
+            "redis tier is not conserved",
+            stored_bytes=findings.stored_bytes,
+            charged_bytes=sum(findings.charged.values()),
+            ledger_bytes=findings.ledger_sum_bytes,
+        )

@@ -1,0 +1,60 @@
+"""``tiered check`` and ``tiered sweep`` against a real server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import redis
+
+from tests.support.redis_server import block_hash
+from tiered.cli.main import main
+from tiered.cluster.connection import command
+from tiered.cluster.keys import Keys
+from tiered.cluster.ledger import RedisLedger, ReserveRequest
+from tiered.config import RedisSettings
+from tiered.types import TenantId
+
+RED = TenantId("red")
+
+
+@pytest.fixture
+def flags(redis_settings: RedisSettings) -> list[str]:
+    return ["--redis-url", redis_settings.url, "--namespace", redis_settings.namespace, "--json"]
+
+
+@pytest.fixture
+def stored(redis_client: redis.Redis, redis_keys: Keys) -> Keys:
+    """Two blocks of one tenant."""
+    ledger = RedisLedger(redis_client, redis_keys)
+    for name in "ab":
+        assert ledger.reserve([ReserveRequest(block_hash(name), RED, 10, 0)], ttl_s=30)[0].reserved
+        command(redis_client, "SET", redis_keys.block(block_hash(name)), b"x" * 10)
+        assert ledger.commit([(block_hash(name), RED, 10)]) == [True]
+    return redis_keys
+
+
+def test_books_that_are_true_pass(stored: Keys, flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", *flags]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["conserved"], report["blocks"], report["stored_bytes"]) == (True, 2, 20)
+    assert report["tenants"] == {"red": 20}
+
+
+def test_a_lost_value_fails_the_check_and_a_sweep_settles_it(
+    stored: Keys, flags: list[str], redis_client: redis.Redis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(redis_client, "DEL", stored.block(block_hash("a")))
+    assert main(["check", *flags]) == 1
+    assert json.loads(capsys.readouterr().out)["lost"] == 1
+    assert main(["sweep", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["lost"] == 1
+    assert main(["check", *flags]) == 0
+    assert json.loads(capsys.readouterr().out)["blocks"] == 1
+    assert main(["check", *flags[:-1]]) == 0
+    assert "conserved" in capsys.readouterr().out
+
+
+def test_a_redis_that_does_not_answer_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--redis-url", "redis://127.0.0.1:1"]) == 2
+    assert "--redis-url: no usable server" in capsys.readouterr().err

@@ -1,0 +1,53 @@
+-- audit.lua: compare some blocks' records with what the server holds, and if so asked settle what does not agree.
+-- KEYS[1..7] as in books.lua, then the meta of each block
+-- ARGV[1] 1: settle, 0: only look    then for each block: hash
+-- Returns {expired reservations settled, values lost, values without a record, charges re-listed, committed blocks seen,
+--   bytes of their values, {orphan, its parent, ...}, {tenant, bytes charged for those blocks, tenant, bytes, ...}}.
+-- An orphan is a committed block whose parent is neither stored in this partition nor held hot by a node, so that, if no
+-- other partition has the parent, nobody can match it. It stays: the parent may be on its way. Keeps I5.
+
+local expired, lost, stray, relisted, seen, bytes = 0, 0, 0, 0, 0, 0
+local orphans, charged = {}, {}
+local settles = ARGV[1] == '1'
+local function settle(hash, record)
+  if settles then drop_stored(hash, record) end
+end
+
+for i = 2, #ARGV do
+  local hash = ARGV[i]
+  local record = read_record(meta_prefix .. hash)
+  local stored = stored_bytes(value_prefix .. hash, record[SIZE])
+  if record[STATE] == NONE then
+    if stored > 0 then
+      settle(hash, record)
+      stray = stray + 1
+    end
+  elseif record[STATE] == RESERVED then
+    if record[EXPIRES] <= now then
+      settle(hash, record)
+      expired = expired + 1
+    end
+  elseif stored ~= record[SIZE] then
+    settle(hash, record)
+    lost = lost + 1
+  else
+    local parent = record[PARENT] ~= '' and read_record(meta_prefix .. record[PARENT])
+    if parent and parent[STATE] == NONE and #parent[OWNERS] == 0 then
+      orphans[#orphans + 1], orphans[#orphans + 2] = hash, record[PARENT]
+    end
+    seen, bytes = seen + 1, bytes + stored
+    for place, tenant in ipairs(record[TENANTS]) do
+      charged[tenant] = (charged[tenant] or 0) + part_of(record[SIZE], #record[TENANTS], place)
+      if not redis.call('ZSCORE', blocks_prefix .. tenant, hash) then
+        if settles then redis.call('ZADD', blocks_prefix .. tenant, score_of(now, record[DEPTH]), hash) end
+        relisted = relisted + 1
+      end
+    end
+  end
+end
+close_books()
+local parts = {}
+for tenant, part in pairs(charged) do
+  parts[#parts + 1], parts[#parts + 2] = tenant, digits(part)
+end
+return {expired, lost, stray, relisted, seen, digits(bytes), orphans, parts}

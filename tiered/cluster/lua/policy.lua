@@ -1,0 +1,15 @@
+-- policy.lua: store or remove one tenant's policy.
+-- KEYS[1] tenants, hash    KEYS[2] their revision
+-- ARGV[1] create: if there is none, replace: if there is one, put: either way, delete   ARGV[2] tenant   ARGV[3] JSON
+-- Returns 1, or 0 if nothing was changed. The revision grows with every change.
+
+local how, tenant = ARGV[1], ARGV[2]
+local exists = redis.call('HEXISTS', KEYS[1], tenant) == 1
+if (how == 'create' and exists) or ((how == 'replace' or how == 'delete') and not exists) then return 0 end
+if how == 'delete' then
+  redis.call('HDEL', KEYS[1], tenant)
+else
+  redis.call('HSET', KEYS[1], tenant, ARGV[3])
+end
+redis.call('INCR', KEYS[2])
+return 1
