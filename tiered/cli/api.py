@@ -37,7 +37,7 @@ CoordinatorOption = Annotated[
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """A tenant's bounds in force. Units: bytes; None means "no limit of its own"."""
+    """A tenant's bounds in force; None means "no limit of its own"."""
 
     tenant: str
     hot_reserved_bytes: int
@@ -46,6 +46,11 @@ class Policy(msgspec.Struct, frozen=True):
     redis_limit_bytes: int | None
     weight: float
     over_quota: str
+    hot_reserved_blocks: int = 0
+    hot_limit_blocks: int | None = None
+    sharing: str = "private"
+    redis_codec: str = "none"
+    redis_ttl_s: float | None = None
 
 
 class HotUse(msgspec.Struct, frozen=True):

@@ -13,9 +13,11 @@ from typing import Annotated, Final
 import typer
 
 from tiered import __version__
+from tiered.cli.audit import check_command, sweep_command
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
 from tiered.cli.nodes import nodes_command
+from tiered.cli.plan import plan_command
 from tiered.cli.simulate import simulate_command
 from tiered.cli.stats import stats_command
 from tiered.cli.status import status_command
@@ -39,8 +41,11 @@ app.command("status")(status_command)
 app.command("stats")(stats_command)
 app.add_typer(tenants_app, name="tenants")
 app.command("nodes")(nodes_command)
+app.command("check")(check_command)
+app.command("sweep")(sweep_command)
 app.command("doctor")(doctor_command)
 app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
 
 
 def _print_version(wanted: bool) -> None:

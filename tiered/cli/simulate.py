@@ -2,30 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tiered.cli.output import JsonFlag, human_count, print_json, print_table
+from tiered.cli.output import JsonFlag, human_bytes, human_count, print_json, print_table
+from tiered.cli.traces import (
+    BlockSizeOption,
+    LimitOption,
+    TenantFieldOption,
+    TenantsOption,
+    Trace,
+    TraceArgument,
+    load_tenants,
+    load_trace,
+    parse_blocks,
+    progress_bar,
+)
 from tiered.errors import ConfigError
 from tiered.eviction.registry import policy_factory
 from tiered.simulate.ceiling import min_hits
-from tiered.simulate.replay import Outcome, Routing, Setup, WritePolicy, replay
-from tiered.simulate.trace import Request, read_trace
-from tiered.types import TenantId
+from tiered.simulate.flat import Order, replay_flat
+from tiered.simulate.outcome import Outcome, Tally
+from tiered.simulate.plot import check_plot, write_plot
+from tiered.simulate.replay import Routing, Setup, WritePolicy, replay
 
-MIN_POLICY = "min"
+MIN_POLICY: Final = "min"
 """The row of the ceiling; a name that no policy has."""
+
+LEAF_FIRST: Final = "leaf-first"
+"""The order of the workers' own core, for which the others are a comparison."""
+
+COLUMNS: Final = (
+    "policy",
+    "hot_blocks",
+    "redis_blocks",
+    "workers",
+    "routing",
+    "write_policy",
+    "tenant",
+    "accesses",
+    "hot_hits",
+    "peer_hits",
+    "redis_hits",
+    "hit_ratio",
+    "redis_writes",
+    "own",
+    "limit",
+    "reclaimed",
+    "moved",
+)
+ALWAYS: Final = frozenset({"policy", "hot_blocks", "accesses", "hot_hits", "hit_ratio"})
+"""Columns shown even where all rows agree."""
+
+T = TypeVar("T")
 
 
 def simulate_command(
-    trace: Annotated[Path, typer.Argument(help="JSON lines of requests, plain or gzipped.", show_default=False)],
+    trace: TraceArgument,
     policy: Annotated[list[str] | None, typer.Option(help="Eviction policy; repeatable.", show_default="lru")] = None,
     hot_blocks: Annotated[
         list[str] | None,
@@ -37,116 +75,177 @@ def simulate_command(
     redis_blocks: Annotated[
         list[str] | None, typer.Option(help="Blocks of the Redis tier, or a share; repeatable.", show_default="0")
     ] = None,
-    workers: Annotated[int, typer.Option(help="How many workers share the requests.")] = 1,
-    routing: Annotated[Routing, typer.Option(help="Which worker a request goes to.")] = Routing.ROUND_ROBIN,
+    workers: Annotated[
+        list[int] | None, typer.Option(help="How many workers share the requests; repeatable.", show_default="1")
+    ] = None,
+    routing: Annotated[
+        list[Routing] | None,
+        typer.Option(help="Which worker a request goes to; repeatable.", show_default="round-robin"),
+    ] = None,
     write_policy: Annotated[
-        WritePolicy, typer.Option(help="When a block is written to Redis.")
-    ] = WritePolicy.ON_EVICT,
-    block_size: Annotated[
-        int | None, typer.Option(help="Coarsen to blocks of this many tokens.", show_default="the trace's own")
+        list[WritePolicy] | None,
+        typer.Option(help="When a block is written to Redis; repeatable.", show_default="on_evict"),
     ] = None,
-    tenant_field: Annotated[
-        str | None, typer.Option(help="Field of a request that names its tenant.", show_default="one tenant")
+    block_size: BlockSizeOption = None,
+    block_bytes: Annotated[
+        int | None, typer.Option(help="Bytes of one block; then bytes moved are shown too.", min=1)
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.", show_default="all")] = None,
+    tenant_field: TenantFieldOption = None,
+    tenants: TenantsOption = None,
+    limit: LimitOption = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="leaf-first, as the workers do; or, as other simulators do, with blocks that leave in any order: "
+            "tail-first, head-first or plain.",
+        ),
+    ] = LEAF_FIRST,
     ceiling: Annotated[bool, typer.Option("--ceiling", help="Also what no policy can beat (MIN).")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw hit ratio against size into this PNG, SVG or PDF.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Replay a trace through the same table, index, tenancy and policies as a worker's."""
-    policies = policy or ["lru"]
+    policies = _values(policy, "lru")
     for name in policies:
         policy_factory(name)
-    if workers < 1:
-        raise ConfigError(f"--workers: {workers} is not at least 1", field="workers")
-    requests = list(read_trace(trace, block_tokens=block_size, limit=limit))
-    if not requests:
-        raise ConfigError(f"trace: {trace} holds no request")
-    unique = len({block for request in requests for block in request.blocks})
-    hot_sizes = [parse_blocks("--hot-blocks", text, unique=unique, least=1) for text in hot_blocks or ["5%"]]
-    redis_sizes = [parse_blocks("--redis-blocks", text, unique=unique, least=0) for text in redis_blocks or ["0"]]
-    setups = [
-        Setup(name, hot, redis, workers, routing, write_policy, _tenant_of(tenant_field))
-        for name, hot, redis in product(policies, hot_sizes, redis_sizes)
+    if plot is not None:
+        check_plot(plot)
+    for count in workers or []:
+        if count < 1:
+            raise ConfigError(f"--workers: {count} is not at least 1", field="workers")
+    loaded = load_trace(trace, block_size=block_size, limit=limit)
+    unique = loaded.unique
+    hot_sizes = [parse_blocks("--hot-blocks", text, unique=unique, least=1) for text in _values(hot_blocks, "5%")]
+    redis_sizes = [
+        parse_blocks("--redis-blocks", text, unique=unique, least=0) for text in _values(redis_blocks, "0")
     ]
-    rows = [_row(setup, outcome) for setup, outcome in _replay_all(requests, setups)]
+    who = load_tenants(loaded, field=tenant_field, file=tenants)
+    setups = [
+        Setup(name, hot, redis, n_workers, route, write, who)
+        for name, n_workers, route, write, redis, hot in product(
+            policies,
+            _values(workers, 1),
+            _values(routing, Routing.ROUND_ROBIN),
+            _values(write_policy, WritePolicy.ON_EVICT),
+            redis_sizes,
+            hot_sizes,
+        )
+    ]
+    for setup in setups:
+        who.policies(setup.hot_blocks)  # what is wrong with the last size is better said before the first replay
+    rows = _replay_all(loaded, setups, _order(order, setups), block_bytes)
     if ceiling:
-        rows += [_ceiling_row(requests, hot * workers) for hot in hot_sizes]
+        totals = dict.fromkeys(setup.hot_blocks * setup.n_workers for setup in setups)
+        rows += [_ceiling_row(loaded, n_blocks, block_bytes) for n_blocks in totals]
+    if plot is not None:
+        write_plot(plot, rows, title=loaded.title)
     if as_json:
         print_json(rows)
     else:
-        _print(
-            rows,
-            f"{trace.name}: {len(requests)} requests, {unique} unique blocks of {requests[0].block_tokens} tokens",
-        )
+        _print(rows, loaded.title)
 
 
-def parse_blocks(flag: str, text: str, *, unique: int, least: int) -> int:
-    """``"4096"`` or ``"5%"`` of the trace's unique blocks. Errors: ConfigError naming the flag."""
-    number = text.removesuffix("%")
+def _values(given: Sequence[T] | None, default: T) -> list[T]:
+    """Each value once, in the order given."""
+    return list(dict.fromkeys(given)) if given else [default]
+
+
+def _order(text: str, setups: Sequence[Setup]) -> Order | None:
+    """None for the core's own. Errors: ConfigError for an unknown order, or one with what only the core has."""
+    if text == LEAF_FIRST:
+        return None
     try:
-        blocks = int(float(number) / 100 * unique) if text.endswith("%") else int(number)
-    except (ValueError, OverflowError):
-        blocks = -1
-    blocks = max(blocks, least) if text.endswith("%") and blocks >= 0 else blocks
-    if not least <= blocks <= 1 << 32:
+        order = Order(text)
+    except ValueError:
+        known = ", ".join((LEAF_FIRST, *Order))
+        raise ConfigError(f"--order: {text!r} is unknown; known orders: {known}", field="order") from None
+    if any(setup.redis_blocks or setup.n_workers > 1 or setup.tenants.bounds for setup in setups):
         raise ConfigError(
-            f"{flag}: {text!r} is not a number of blocks from {least} on, or a share such as 5%", field=flag
+            f"--order: {order} has one pool, no Redis tier and no bounds of tenants; leave --redis-blocks, --workers "
+            f"and --tenants out, or keep {LEAF_FIRST}",
+            field="order",
         )
-    return blocks
+    return order
 
 
-def _replay_all(requests: Sequence[Request], setups: Sequence[Setup]) -> list[tuple[Setup, Outcome]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        bar = bars.add_task("replaying", total=len(requests) * len(setups))
-        return [(setup, replay(requests, setup, on_request=lambda: bars.advance(bar))) for setup in setups]
+def _replay_all(
+    trace: Trace, setups: Sequence[Setup], order: Order | None, block_bytes: int | None
+) -> list[dict[str, object]]:
+    rows = []
+    with progress_bar("replaying", len(trace.requests) * len(setups)) as advance:
+        for setup in setups:
+            if order is None:
+                outcome = replay(trace.requests, setup, on_request=advance)
+            else:
+                outcome = replay_flat(
+                    trace.requests,
+                    policy_factory(setup.policy),
+                    n_blocks=setup.hot_blocks,
+                    order=order,
+                    tenant_of=setup.tenants.of,
+                    on_request=advance,
+                )
+            rows.append(_row(setup, outcome, order=order or LEAF_FIRST, block_bytes=block_bytes))
+    return rows
 
 
-def _tenant_of(field: str | None) -> Callable[[Request], TenantId]:
-    if field is None:
-        return lambda request: TenantId("all")
-    return lambda request: TenantId(str(request.fields.get(field)))
-
-
-def _row(setup: Setup, outcome: Outcome) -> dict[str, object]:
+def _row(setup: Setup, outcome: Outcome, *, order: str, block_bytes: int | None) -> dict[str, object]:
     return {
         "policy": setup.policy,
         "hot_blocks": setup.hot_blocks,
         "redis_blocks": setup.redis_blocks,
         "workers": setup.n_workers,
-        **asdict(outcome.total),
-        "hit_ratio": outcome.total.hit_ratio,
+        "routing": setup.routing,
+        "write_policy": setup.write_policy,
+        "order": order,
+        **_counts(outcome.total),
         "redis_writes": outcome.redis_writes,
+        "moved_blocks": outcome.moved_blocks,
+        "moved_bytes": None if block_bytes is None else outcome.moved_blocks * block_bytes,
         "evictions": outcome.evictions,
-        "tenants": {t: asdict(tally) | {"hit_ratio": tally.hit_ratio} for t, tally in outcome.tenants.items()},
+        "tenants": {tenant: _counts(tally) for tenant, tally in sorted(outcome.tenants.items())},
     }
 
 
-def _ceiling_row(requests: Sequence[Request], n_blocks: int) -> dict[str, object]:
-    accesses = sum(len(request.blocks) for request in requests)
-    hits = min_hits(requests, n_blocks=n_blocks)
-    return {
-        "policy": MIN_POLICY,
-        "hot_blocks": n_blocks,
-        "redis_blocks": 0,
-        "workers": 1,
-        "accesses": accesses,
-        "hot_hits": hits,
-        "peer_hits": 0,
-        "redis_hits": 0,
-        "hit_ratio": round(100 * hits / max(1, accesses), 2),
-        "redis_writes": 0,
-        "evictions": 0,
-        "tenants": {},
-    }
+def _counts(tally: Tally) -> dict[str, object]:
+    return asdict(tally) | {"hit_ratio": tally.hit_ratio}
+
+
+def _ceiling_row(trace: Trace, n_blocks: int, block_bytes: int | None) -> dict[str, object]:
+    outcome = Outcome()
+    accesses = sum(len(request.blocks) for request in trace.requests)
+    outcome.total.count(n_blocks=accesses, hot=min_hits(trace.requests, n_blocks=n_blocks))
+    return _row(Setup(MIN_POLICY, n_blocks), outcome, order=LEAF_FIRST, block_bytes=block_bytes)
 
 
 def _print(rows: Sequence[dict[str, object]], title: str) -> None:
-    columns = ("policy", "hot_blocks", "redis_blocks", "accesses", "hot_hits", "peer_hits", "redis_hits", "hit_ratio")
-    cells = [[_shown(row[column]) for column in columns] for row in rows]
-    print_table(title, [column.replace("_", " ") for column in columns], cells)
+    """One line a row and, where there are several tenants, one for each below it; no column in which all agree."""
+    lines: list[dict[str, object]] = []
+    for row in rows:
+        lines.append(_line(row) | {"redis_writes": row["redis_writes"], "moved": _moved(row)})
+        tenants = row["tenants"]
+        assert isinstance(tenants, dict)
+        if len(tenants) > 1:
+            lines += [_line(row | tally) | {"tenant": tenant} for tenant, tally in tenants.items()]
+    shown = [column for column in COLUMNS if column in ALWAYS or len({line.get(column) for line in lines}) > 1]
+    cells = [[_cell(line.get(column, "")) for column in shown] for line in lines]
+    print(title)
+    print_table("", [column.replace("_", " ") for column in shown], cells)
 
 
-def _shown(value: object) -> str:
+def _line(row: dict[str, object]) -> dict[str, object]:
+    evicted = row["evicted"]
+    assert isinstance(evicted, dict)
+    line = {column: row[column] for column in COLUMNS if column in row and column != "redis_writes"}
+    return line | {"tenant": ""} | {str(cause): n for cause, n in evicted.items()}
+
+
+def _moved(row: dict[str, object]) -> str:
+    n_bytes = row["moved_bytes"]
+    return human_bytes(n_bytes) if isinstance(n_bytes, int) else ""
+
+
+def _cell(value: object) -> str:
     return human_count(value) if isinstance(value, int) else str(value)

@@ -45,12 +45,35 @@ class OverQuota(enum.StrEnum):
     REFUSE = "refuse"
 
 
+class Codec(enum.StrEnum):
+    NONE = "none"
+    LOSSLESS = "lossless"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+
 Name = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant's name.")]
-HotReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Hot bytes per node nobody else can take.")]
-HotLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Hot bytes per node never exceeded.")]
+HotReserved = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Hot bytes per node nobody else can take; or blocks, such as 4096blocks."),
+]
+HotLimit = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE|none", help="Hot bytes per node never exceeded; or blocks, such as 4096blocks."),
+]
 RedisReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Redis bytes promised; not yet kept free.")]
 RedisLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Redis bytes never exceeded.")]
+RedisTtl = Annotated[
+    str | None, typer.Option(metavar="SECONDS|none", help="Blocks in Redis go after so long without a use.")
+]
 Weight = Annotated[float | None, typer.Option(help="Its share of what is idle, against the others' weights.")]
+Sharing = Annotated[
+    str | None,
+    typer.Option(metavar="private|group:NAME|public", help="With whom it uses blocks together."),
+]
+RedisCodec = Annotated[
+    Codec | None, typer.Option("--redis-codec", help="How its blocks are stored in Redis; fp8 and int8 lose bits.")
+]
 WhenOver = Annotated[OverQuota | None, typer.Option("--over-quota", help="At the limit: what happens to a write.")]
 
 
@@ -79,8 +102,11 @@ def create_command(
     hot_limit: HotLimit = None,
     redis_reserved: RedisReserved = None,
     redis_limit: RedisLimit = None,
+    redis_ttl: RedisTtl = None,
     weight: Weight = None,
     over_quota: WhenOver = None,
+    sharing: Sharing = None,
+    redis_codec: RedisCodec = None,
     coordinator: CoordinatorOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -90,8 +116,11 @@ def create_command(
         hot_limit=hot_limit,
         redis_reserved=redis_reserved,
         redis_limit=redis_limit,
+        redis_ttl=redis_ttl,
         weight=weight,
         over_quota=over_quota,
+        sharing=sharing,
+        redis_codec=redis_codec,
     )
     with connect(coordinator) as client:
         _print_tenant(client.create_tenant(tenant, changes), json=json)
@@ -104,8 +133,11 @@ def set_command(
     hot_limit: HotLimit = None,
     redis_reserved: RedisReserved = None,
     redis_limit: RedisLimit = None,
+    redis_ttl: RedisTtl = None,
     weight: Weight = None,
     over_quota: WhenOver = None,
+    sharing: Sharing = None,
+    redis_codec: RedisCodec = None,
     coordinator: CoordinatorOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -115,8 +147,11 @@ def set_command(
         hot_limit=hot_limit,
         redis_reserved=redis_reserved,
         redis_limit=redis_limit,
+        redis_ttl=redis_ttl,
         weight=weight,
         over_quota=over_quota,
+        sharing=sharing,
+        redis_codec=redis_codec,
     )
     if not changes:
         raise ConfigError(f"tenants set {tenant}: nothing to change; give at least one bound, such as --redis-limit")
@@ -138,25 +173,65 @@ def policy_changes(
     hot_limit: str | None,
     redis_reserved: str | None,
     redis_limit: str | None,
+    redis_ttl: str | None,
     weight: float | None,
     over_quota: OverQuota | None,
+    sharing: str | None,
+    redis_codec: Codec | None,
 ) -> dict[str, object]:
-    """The body of a change: only what was given, sizes in bytes, ``none`` as null."""
+    """The body of a change: only what was given, sizes in bytes, ``none`` as null.
+
+    A hot bound given in blocks takes the place of one in bytes, and the other way round.
+    """
     changes: dict[str, object] = {}
+    if hot_reserved is not None:
+        blocks = _blocks("hot_reserved", hot_reserved)
+        changes["hot_reserved_blocks"] = blocks or 0
+        changes["hot_reserved_bytes"] = 0 if blocks is not None else _size("hot_reserved_bytes", hot_reserved)
+    if hot_limit is not None:
+        blocks = _blocks("hot_limit", hot_limit)
+        changes["hot_limit_blocks"] = blocks
+        changes["hot_limit_bytes"] = None if blocks is not None else _size("hot_limit_bytes", hot_limit)
     sizes = {
-        "hot_reserved_bytes": hot_reserved,
-        "hot_limit_bytes": hot_limit,
         "redis_reserved_bytes": redis_reserved,
         "redis_limit_bytes": redis_limit,
     }
     for field, text in sizes.items():
         if text is not None:
             changes[field] = _size(field, text)
+    if redis_ttl is not None:
+        changes["redis_ttl_s"] = _seconds("redis_ttl", redis_ttl)
     if weight is not None:
         changes["weight"] = weight
     if over_quota is not None:
         changes["over_quota"] = over_quota.value
+    if sharing is not None:
+        changes["sharing"] = sharing
+    if redis_codec is not None:
+        changes["redis_codec"] = redis_codec.value
     return changes
+
+
+def _blocks(field: str, text: str) -> int | None:
+    """``"4096blocks"`` -> 4096; None for what is no number of blocks."""
+    number = text.strip().lower().removesuffix("blocks").rstrip()
+    if number == text.strip().lower():
+        return None
+    if not number.isascii() or not number.isdigit():
+        raise ConfigError(f"--{field.replace('_', '-')}: {text!r} is not a number of blocks", field=field)
+    return int(number)
+
+
+def _seconds(field: str, text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 1e9:
+        raise ConfigError(f"--{field.replace('_', '-')}: {text!r} is not a number of seconds above 0", field=field)
+    return seconds
 
 
 def _size(field: str, text: str) -> int | None:
@@ -179,8 +254,8 @@ def tenant_row(tenant: Tenant) -> list[str]:
     return [
         policy.tenant if tenant.named else f"{policy.tenant} (by default)",
         human_bytes(tenant.hot.used_bytes),
-        human_bytes(policy.hot_reserved_bytes),
-        human_bytes(policy.hot_limit_bytes),
+        _hot_reserved(policy),
+        _hot_limit(policy),
         human_bytes(tenant.redis.used_bytes),
         human_bytes(policy.redis_reserved_bytes),
         human_bytes(policy.redis_limit_bytes),
@@ -189,6 +264,21 @@ def tenant_row(tenant: Tenant) -> list[str]:
         human_count(tokens.asked),
         human_share(tokens.hot + tokens.peer + tokens.redis, tokens.asked),
     ]
+
+
+def _hot_reserved(policy: Policy) -> str:
+    if policy.hot_reserved_blocks and policy.hot_reserved_bytes:
+        return f"{human_bytes(policy.hot_reserved_bytes)} and {human_count(policy.hot_reserved_blocks)} blocks"
+    if policy.hot_reserved_blocks:
+        return f"{human_count(policy.hot_reserved_blocks)} blocks"
+    return human_bytes(policy.hot_reserved_bytes)
+
+
+def _hot_limit(policy: Policy) -> str:
+    if policy.hot_limit_blocks is None:
+        return human_bytes(policy.hot_limit_bytes)
+    in_blocks = f"{human_count(policy.hot_limit_blocks)} blocks"
+    return in_blocks if policy.hot_limit_bytes is None else f"{human_bytes(policy.hot_limit_bytes)} or {in_blocks}"
 
 
 def _print_tenant(tenant: Tenant, *, json: bool) -> None:
@@ -216,13 +306,15 @@ def policy_lines(policy: Policy, *, named: bool) -> list[tuple[str, str]]:
         ("tenant", policy.tenant if named else f"{policy.tenant} (the default's bounds)"),
         (
             "hot bounds",
-            f"{human_bytes(policy.hot_reserved_bytes)} reserved, "
-            f"limit {human_bytes(policy.hot_limit_bytes)}, per node",
+            f"{_hot_reserved(policy)} reserved, limit {_hot_limit(policy)}, per node",
         ),
         (
             "redis bounds",
-            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {human_bytes(policy.redis_limit_bytes)}",
+            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {human_bytes(policy.redis_limit_bytes)}"
+            + ("" if policy.redis_ttl_s is None else f", idle at most {policy.redis_ttl_s:g} s"),
         ),
         ("weight", f"{policy.weight:g}"),
         ("over quota", policy.over_quota),
+        ("sharing", policy.sharing),
+        ("redis codec", policy.redis_codec),
     ]

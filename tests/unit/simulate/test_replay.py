@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from itertools import combinations
 
 import pytest
 
+from tests.unit.simulate.builders import random_tree, request
 from tiered.core.invariants import check_core
 from tiered.simulate.ceiling import min_hits
+from tiered.simulate.outcome import Cause
 from tiered.simulate.replay import Fleet, Routing, Setup, WritePolicy, replay
+from tiered.simulate.tenants import Bounds, Tenants, by_field
 from tiered.simulate.trace import Request
+from tiered.tenancy.policy import DEFAULT_TENANT
 from tiered.types import TenantId
-
-
-def request(*blocks: int, at: float = 0.0, **fields: object) -> Request:
-    return Request(arrival_s=at, blocks=blocks, block_tokens=1, output_tokens=0, fields=dict(fields))
-
-
-def random_tree(seed: int, n_requests: int, *, branches: int = 3, depth: int = 5) -> list[Request]:
-    """Requests that are paths from the root of one random tree of block ids."""
-    rng = random.Random(seed)
-    ids: dict[tuple[int, ...], int] = {}
-    requests = []
-    for _ in range(n_requests):
-        path = tuple(rng.randrange(branches) for _ in range(rng.randint(1, depth)))
-        requests.append(request(*(ids.setdefault(path[: i + 1], len(ids)) for i in range(len(path)))))
-    return requests
 
 
 def naive_lru_hits(requests: Sequence[Request], n_blocks: int) -> int:
@@ -111,7 +99,7 @@ def test_round_robin_finds_blocks_at_peers_and_affinity_finds_them_hot() -> None
 
 def test_tenants_add_up_to_the_total() -> None:
     requests = [request(i % 3, 10 + i % 5, who=str(i % 2)) for i in range(60)]
-    outcome = replay(requests, Setup("lru", 4, tenant_of=lambda r: TenantId(str(r.fields["who"]))))
+    outcome = replay(requests, Setup("lru", 4, tenants=by_field("who")))
     assert sorted(outcome.tenants) == ["0", "1"]
     for field in ("accesses", "hot_hits", "peer_hits", "redis_hits"):
         total = sum(getattr(tally, field) for tally in outcome.tenants.values())
@@ -119,8 +107,95 @@ def test_tenants_add_up_to_the_total() -> None:
 
 
 def test_invariants_hold_throughout() -> None:
-    fleet = Fleet(Setup("lru", 9, n_workers=2, redis_blocks=20))
-    for number, served in enumerate(random_tree(3, 60)):
+    tenants = bounded(t0=Bounds(hot_reserved=4, hot_limit=6), t1=Bounds(hot_limit=5, sharing="public"))
+    fleet = Fleet(Setup("lru", 9, n_workers=2, redis_blocks=20, tenants=tenants))
+    for number, served in enumerate(random_tree(3, 60, tenants=3)):
         fleet.serve(number, served)
         for core in fleet.cores:
             check_core(core)
+
+
+def bounded(**bounds: Bounds) -> Tenants:
+    """Named by the field ``who``; those without bounds here have none and share with nobody."""
+    by_name = {TenantId(name): own for name, own in bounds.items()}
+    return Tenants(by_field("who").of, {DEFAULT_TENANT: Bounds()} | by_name)
+
+
+def test_a_block_goes_to_redis_on_reuse_only_if_it_was_used_again() -> None:
+    once_and_twice = [request(1, 2), request(1, 2), request(3, 4), request(5, 6)]
+    always = replay(once_and_twice, Setup("lru", 2, redis_blocks=10))
+    reused = replay(once_and_twice, Setup("lru", 2, redis_blocks=10, write_policy=WritePolicy.ON_REUSE))
+    assert (always.redis_writes, reused.redis_writes) == (4, 2)
+    back = [*once_and_twice, request(1, 2), request(7, 8), request(1, 2)]
+    outcome = replay(back, Setup("lru", 2, redis_blocks=10, write_policy=WritePolicy.ON_REUSE))
+    assert (outcome.total.redis_hits, outcome.redis_writes) == (4, 2)
+
+
+def test_what_came_back_from_redis_was_used_again() -> None:
+    requests = [request(1), request(1), request(2), request(1), request(3), request(4)]
+    setup = Setup("lru", 1, redis_blocks=1, write_policy=WritePolicy.ON_REUSE)
+    # 1 is written when 2 comes, found there, and still there when it leaves again: nothing else was used twice.
+    assert replay(requests, setup).redis_writes == 1
+
+
+def test_moved_blocks_are_those_that_cross_the_network() -> None:
+    outcome = replay([request(1, 2), request(3, 4), request(1, 2)], Setup("lru", 2, redis_blocks=10))
+    assert outcome.moved_blocks == 4 + 2
+    peers = replay([request(1, 2, session_id="s")] * 2, Setup("lru", 8, n_workers=2))
+    assert peers.moved_blocks == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_eviction_has_one_cause_and_one_loser(seed: int) -> None:
+    tenants = bounded(t0=Bounds(hot_reserved=3), t1=Bounds(hot_limit=4))
+    fleet = Fleet(Setup("lru", 10, tenants=tenants))
+    for number, served in enumerate(random_tree(seed, 150, tenants=3)):
+        fleet.serve(number, served)
+    outcome, (core,) = fleet.outcome, fleet.cores
+    for tenant, tally in outcome.tenants.items():
+        assert sum(tally.evicted.values()) == core.count(tenant).evicted
+    for cause in Cause:
+        assert outcome.total.evicted[cause] == sum(tally.evicted[cause] for tally in outcome.tenants.values())
+    assert outcome.evictions > 0
+
+
+def test_the_causes_are_told_apart() -> None:
+    own = replay([request(1, 2), request(3, 4)], Setup("lru", 2)).total.evicted
+    assert own == {Cause.OWN: 2, Cause.LIMIT: 0, Cause.RECLAIMED: 0}
+    limited = Setup("lru", 10, tenants=bounded(a=Bounds(hot_limit=2)))
+    limit = replay([request(1, 2, who="a"), request(3, 4, who="a")], limited).total.evicted
+    assert limit == {Cause.OWN: 0, Cause.LIMIT: 2, Cause.RECLAIMED: 0}
+    promised = Setup("lru", 4, tenants=bounded(b=Bounds(hot_reserved=2)))
+    outcome = replay([request(1, 2, 3, 4, who="a"), request(5, 6, who="b")], promised)
+    assert outcome.tenants[TenantId("a")].evicted == {Cause.OWN: 0, Cause.LIMIT: 0, Cause.RECLAIMED: 2}
+    assert outcome.tenants[TenantId("b")].evicted == dict.fromkeys(Cause, 0)
+
+
+def test_private_tenants_do_not_read_each_others_blocks_and_public_ones_do() -> None:
+    requests = [request(1, 2, who="a"), request(1, 2, who="b"), request(1, 2, who="b")]
+    assert replay(requests, Setup("lru", 8, tenants=bounded())).total.hot_hits == 2
+    public = bounded(a=Bounds(sharing="public"), b=Bounds(sharing="public"))
+    assert replay(requests, Setup("lru", 8, tenants=public)).total.hot_hits == 4
+    assert replay(requests, Setup("lru", 8, tenants=by_field("who"))).total.hot_hits == 4
+    late = [request(1, who="a"), request(1, who="b"), request(2, who="a"), request(2, who="b")]
+    assert replay(late, Setup("lru", 8, tenants=bounded())).total.hot_hits == 0
+
+
+def test_a_reservation_keeps_what_others_would_push_out() -> None:
+    flood = [request(10 * i, 10 * i + 1, who=f"b{i % 2}") for i in range(1, 9)]
+    requests = [request(1, 2, 3, who="a"), *flood, request(1, 2, 3, who="a")]
+    assert replay(requests, Setup("lru", 4, tenants=bounded(a=Bounds(hot_reserved=3)))).total.hot_hits == 3
+    assert replay(requests, Setup("lru", 4, tenants=by_field("who"))).total.hot_hits == 1
+    assert replay(requests, Setup("lru", 4)).total.hot_hits == 0
+
+
+def test_times_that_run_backwards_do_no_harm() -> None:
+    requests = [request(1, at=5.0), request(1, at=1.0), request(1, at=9.0)]
+    assert replay(requests, Setup("lru", 4)).total.hot_hits == 2
+
+
+def test_a_session_goes_to_the_same_worker_in_every_process() -> None:
+    fleet = Fleet(Setup("lru", 8, n_workers=5, routing=Routing.AFFINITY))
+    for number, name in enumerate(("alpha", "beta", "gamma")):
+        fleet.serve(number, request(number, session_id=name))
+    assert [len(core.index) for core in fleet.cores] == [1, 1, 0, 0, 1]
