@@ -3,6 +3,7 @@
 #   make demo            real conversations on a real model over three nodes         (ARGS="..." is passed on)
 #   make test            the whole test suite                                         (ARGS="-k name" is passed on)
 #   make test-replay     hit ratios on real traces against an independent simulator's; needs the traces
+#   make test-gpu        what needs a CUDA device, tests and figures, in under 5 minutes; skips without one
 #   make lint            style, types, the direction of imports
 #   make bench           every benchmark; fails if one fails
 #   make clean           removes what the targets above made, .venv included
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-replay lint bench clean
+.PHONY: help venv demo test test-replay test-gpu lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -46,6 +47,10 @@ test: $(STAMP)
 
 test-replay: $(STAMP)
 	@$(BIN)/python -m pytest -m slow tests/replay $(ARGS)
+
+test-gpu: $(STAMP)
+	@$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
+	@$(BIN)/python benchmarks/gpu.py
 
 lint: $(STAMP)
 	@echo "lint: ruff check" && $(BIN)/ruff check .

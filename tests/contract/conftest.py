@@ -89,7 +89,7 @@ def _remote(stack: ExitStack, server: EmbeddedServer, n_blocks: int, settings: M
 
 def _tell(cluster: SmallCluster, policy: TenantPolicy) -> None:
     """Returns when the worker has the policy in force."""
-    assert cluster.tenants.create(policy)
+    assert cluster.tenants.create(policy) or cluster.tenants.replace(policy)
     revision = cluster.tenants.revision()
     mark = f'"revision": {revision}'
     until(lambda: mark in cluster.workers["w1"].log, f"revision {revision} is in force")

@@ -12,8 +12,8 @@ from tests.support.content import LAYOUT, TENANT, filler, hashes_of, prompt, rig
 from tests.support.worker_process import until
 from tiered.hashing.chain import Extras
 from tiered.pool.pool import BlockPool
-from tiered.tenancy.policy import TenantPolicy
-from tiered.types import BlockId, Source, TenantId
+from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
+from tiered.types import BlockId, Continues, Hints, Source, TenantId
 
 OTHER = TenantId("globex")
 T = LAYOUT.block_tokens
@@ -100,6 +100,52 @@ def test_another_tenant_never_finds_it_and_the_same_one_does(make_rig: MakeRig) 
     assert take(client, prompt(1, 3), tenant=TENANT) == Counter({Source.HOT: 3})
     assert save(client, prompt(1, 3), tenant=OTHER).n_stored == 3
     assert take(client, prompt(1, 3), tenant=OTHER) == Counter({Source.HOT: 3})
+
+
+@pytest.mark.parametrize("sharing", ["group:team", "public"])
+def test_tenants_that_share_find_each_others_blocks_and_one_that_stays_private_does_not(
+    make_rig: MakeRig, sharing: str
+) -> None:
+    rig = make_rig()
+    rig.set_policy(TenantPolicy(tenant=DEFAULT_TENANT, sharing=sharing))
+    tokens = prompt(1, 2)
+    hashes = rig.client.match(tokens, tenant=TENANT).hashes
+    assert rig.client.save(tokens, tenant=TENANT, fill=filler(hashes)).n_stored == 2
+    match = rig.other.match(tokens, tenant=OTHER)
+    assert list(match.hashes) == list(hashes)
+    assert rig.other.pool is not None
+    assert len(match.block_ids) == 2
+    assert wrong_blocks(rig.other.pool, match.block_ids, hashes) == []
+    assert rig.other.release(match, used_tokens=2 * T)
+    assert take(rig.client, tokens, tenant=TENANT, hashes=hashes) == Counter({Source.HOT: 2})
+    assert list(hashes) != hashes_of(tokens)  # what a private tenant would look for
+
+
+def test_a_change_of_sharing_is_seen_within_two_seconds(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    tokens = prompt(1, 2)
+    save(rig.client, tokens)
+    rig.set_policy(TenantPolicy(tenant=TENANT, sharing="public"))
+    until(lambda: not take(rig.client, tokens), "the private blocks are not looked for", within_s=2.0)
+
+
+def test_a_save_says_whose_blocks_left_for_it(make_rig: MakeRig) -> None:
+    rig = make_rig(n_blocks=8)
+    save(rig.client, prompt(1, 8), tenant=OTHER)
+    saved = save(rig.client, prompt(2, 2))
+    assert (saved.n_stored, saved.gave) == (2, {OTHER: 2})
+
+
+def test_hints_and_the_end_of_a_session_are_taken_by_any_policy(make_rig: MakeRig) -> None:
+    client = make_rig().client
+    hints = Hints(continues=Continues.YES, ttl_s=30.0, session="chat-1", labels=("tools=7",))
+    tokens = prompt(1, 2)
+    match = client.match(tokens, tenant=TENANT, hints=hints)
+    assert client.release(match, used_tokens=0)
+    assert client.save(tokens, tenant=TENANT, fill=filler(hashes_of(tokens)), hints=hints).n_stored == 2
+    client.close_session("chat-1", tenant=TENANT)
+    client.close_session("nobody's", tenant=TENANT)
+    assert take(client, tokens) == Counter({Source.HOT: 2})
 
 
 def test_an_adapter_or_a_salt_is_part_of_the_identity(make_rig: MakeRig) -> None:

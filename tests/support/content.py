@@ -89,8 +89,11 @@ def take(
     tenant: TenantId = TENANT,
     scope: ModelScope = SCOPE,
     deadline_s: float = 5.0,
+    hashes: Sequence[BlockHash] | None = None,
 ) -> Counter[Source]:
     """Match, load, compare every byte, release; how many blocks came from where.
+
+    hashes: of a tenant that is not private.
 
     What was read under pins that had ended by then counts as nothing, as for an engine. Errors: WrongBytesError.
     """
@@ -101,7 +104,8 @@ def take(
     wrong: list[int] = []
     if n_blocks:
         assert pool is not None
-        wrong = wrong_blocks(pool, loaded.block_ids, hashes_of(tokens, tenant=tenant, scope=scope))
+        expected = hashes_of(tokens, tenant=tenant, scope=scope) if hashes is None else hashes
+        wrong = wrong_blocks(pool, loaded.block_ids, expected)
     if not client.release(match, used_tokens=n_blocks * scope.layout.block_tokens):
         return Counter()
     if wrong:

@@ -23,6 +23,7 @@ from tiered.cluster.tenants import Tenants
 from tiered.config import RedisSettings
 from tiered.errors import TierError
 from tiered.hashing.scope import ModelScope
+from tiered.pool import named
 from tiered.tenancy.policy import TenantPolicy
 from tiered.types import NodeId, NodeView, TenantId
 
@@ -124,6 +125,7 @@ class SmallCluster:
     def close(self) -> None:
         for worker in self.workers.values():
             worker.end()
+            named.remove_pools(self.directory / f"tiered-{worker.name}.journal")
         self.client.close()
         shutil.rmtree(self.directory)
 

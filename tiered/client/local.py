@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from tiered.client.port import Fill, Loaded, Match, Saved
 from tiered.client.saving import run_save
+from tiered.client.sequences import SequenceHandle, SequenceHost
 from tiered.clock import Clock, SystemClock
+from tiered.codec.codecs import codec_for
 from tiered.config import PoolSettings
 from tiered.core.allocate import Grant, Shortfall
 from tiered.core.commit import commit
@@ -26,7 +28,7 @@ from tiered.core.release import expire, release
 from tiered.core.requests import close_session, saving
 from tiered.errors import OwnershipError, TierError
 from tiered.hashing.chain import Extras, chain_hashes
-from tiered.hashing.scope import ModelScope, scope_id, tenant_label
+from tiered.hashing.scope import ModelScope, scope_id
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
 from tiered.seam.driver import Driver
@@ -53,6 +55,7 @@ class LocalClient:
         self._changed = threading.Condition()
         self._handoff = Handoff(queue_jobs_max=256, notify=self._wake)
         self._driver = Driver(self._pool, self._handoff, redis=redis, peers=None, staging_blocks=options.leaving_max)
+        self._sequences = SequenceHost(self.core, self._pool, self._handoff, self._changed, _CONNECTION)
 
     @property
     def layout(self) -> KvLayout:
@@ -63,14 +66,17 @@ class LocalClient:
         return self._pool
 
     def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
+        """Errors: ConfigError for a codec that blocks of this layout cannot be stored with; nothing changes then."""
+        for policy in policies.values():
+            codec_for(policy.redis_codec, self.layout)
         with self._changed:
-            self.core.ledger.set_policies(policies)
+            self.core.set_policies(policies)
             pump(self.core, self._handoff)
 
     def match(
         self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
     ) -> Match:
-        root = scope_id(self.scope, label=tenant_label(tenant))
+        root = self._root(tenant)
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         now = self._clock.now()
         with self._changed:
@@ -109,7 +115,7 @@ class LocalClient:
             whereabouts = self._redis.lookup(below)
         except TierError:  # counted by the tier; a tier that cannot say is a miss
             return 0
-        origins = origins_of(whereabouts, live={}, block_bytes=self.layout.block_bytes)
+        origins = origins_of(whereabouts, live={})
         with self._changed:
             return note_origins(lease, origins)[1]
 
@@ -158,7 +164,7 @@ class LocalClient:
         wait_s: float = 0.25,
         hints: Hints = NO_HINTS,
     ) -> Saved:
-        root = scope_id(self.scope, label=tenant_label(tenant))
+        root = self._root(tenant)
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         with self._changed:
             lease = open_lease(self.core, hashes, connection=_CONNECTION, tenant=tenant, scope_id=root)
@@ -175,9 +181,29 @@ class LocalClient:
         with self._changed:
             close_session(self.core, tenant, session, now=self._clock.now())
 
+    def open_sequence(
+        self, *, tenant: TenantId, tokens: Sequence[int] = (), extras: Extras | None = None
+    ) -> SequenceHandle:
+        """A sequence that begins with ``tokens``: those from ``n_written`` on are to be computed and written.
+
+        Errors: as :meth:`SequenceHandle.append`; nothing is held then.
+        """
+        sequence = self._sequences.open(tenant=tenant, scope_id=self._root(tenant), extras=extras)
+        try:
+            sequence.append(tokens)
+        except BaseException:
+            sequence.drop()
+            raise
+        return sequence
+
     def close(self) -> None:
         self._driver.close(timeout_s=5.0)
         self._pool.close()
+
+    def _root(self, tenant: TenantId) -> bytes:
+        """The root of the tenant's chains: who may read its blocks is part of what they are."""
+        with self._changed:
+            return scope_id(self.scope, label=self.core.ledger.policy(tenant).label)
 
     def _lease(self, lease_id: LeaseId | None) -> Lease:
         return self.core.lease(lease_id or LeaseId(0), connection=_CONNECTION)

@@ -17,7 +17,7 @@ A caller that knows whether the conversation goes on says so in ``hints``; evict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -64,11 +64,16 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """first_index: how many of the chain's blocks were here before. reason: why less than all was stored, or ''."""
+    """What became of a save.
+
+    first_index: how many of the chain's blocks were here before. reason: why less than all was stored, or ''.
+    gave:        how many blocks of which tenant left so that these could be stored.
+    """
 
     n_stored: int = 0
     first_index: int = 0
     reason: str = ""
+    gave: Mapping[TenantId, int] = field(default_factory=dict)
     checksums: Sequence[bytes | None] = field(default=())
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -47,6 +48,8 @@ from tiered.wire.messages import (
     Release,
     Released,
     SessionClosed,
+    Shared,
+    Sharing,
 )
 from tiered.wire.messages import (
     Loaded as LoadedMessage,
@@ -59,6 +62,11 @@ from tiered.wire.numbers import pack_checksums, unpack_checksums, unpack_ids, un
 RETRY_FIRST_S: Final = 0.25
 RETRY_MAX_S: Final = 5.0
 """Between attempts to attach again: doubled from the first to the last."""
+
+LABEL_S: Final = 1.0
+"""A tenant's change of sharing is to take effect within two seconds."""
+
+ROOTS_MAX: Final = 4_096
 
 _log = get_logger("tiered.client")
 R = TypeVar("R")
@@ -88,6 +96,8 @@ class RemoteClient:
         self._link: _Link | None = None
         self._attachments = itertools.count(1)
         self._closed = threading.Event()
+        self._roots: dict[TenantId, tuple[bytes, float]] = {}
+        """By tenant the root of its chains, and until when it is taken as it is."""
 
     @classmethod
     def attach(
@@ -125,7 +135,7 @@ class RemoteClient:
     def match(
         self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
     ) -> Match:
-        root = scope_id(self.scope, label=tenant_label(tenant))
+        root = self._root(tenant)
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         request = MatchMessage(
             tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens), hints=hints
@@ -180,7 +190,7 @@ class RemoteClient:
         wait_s: float = 0.25,
         hints: Hints = NO_HINTS,
     ) -> Saved:
-        root = scope_id(self.scope, label=tenant_label(tenant))
+        root = self._root(tenant)
         hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
         if not hashes:
             return Saved()
@@ -209,6 +219,25 @@ class RemoteClient:
         self._closed.set()
         with self._lock:
             self._detach()
+
+    def _root(self, tenant: TenantId) -> bytes:
+        """The root of the tenant's chains: who may read its blocks is part of what they are.
+
+        Asked for again after ``LABEL_S``, so that a change of sharing is seen; private while no worker answers.
+        """
+        known = self._roots.get(tenant)
+        now = time.monotonic()
+        if known is not None and now < known[1]:
+            return known[0]
+        with self._lock:
+            timeout_s = self._options.call_timeout_s
+            label = self._call(Sharing(tenant=tenant), Shared, lambda reply: reply.label, timeout_s=timeout_s)
+        root = scope_id(self.scope, label=tenant_label(tenant) if label is None else label)
+        if label is not None:
+            if len(self._roots) >= ROOTS_MAX:
+                self._roots.clear()
+            self._roots[tenant] = root, now + LABEL_S
+        return root
 
     # The connection.
 
@@ -336,7 +365,8 @@ class _Session:
 
         def read(reply: Allocated) -> Grant:
             block_ids = self._client._block_ids(reply.block_ids)
-            return Grant(reply.first_index, tuple(block_ids), Shortfall(reply.shortfall))
+            gave = {TenantId(tenant): n_blocks for tenant, n_blocks in reply.gave.items()}
+            return Grant(reply.first_index, tuple(block_ids), Shortfall(reply.shortfall), gave)
 
         grant = self._client._call(request, Allocated, read, timeout_s=timeout_s)
         if grant is None:

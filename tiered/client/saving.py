@@ -34,15 +34,14 @@ def run_save(session: SaveSession, pool: BlockPool, *, n_blocks: int, fill: Fill
     ends_at = time.monotonic() + wait_s
     stored: list[bytes | None] = []
     first_index = None
-    reason = Shortfall.NONE
     while True:
         grant = session.allocate(n_blocks_max=WINDOW_BLOCKS, wait_s=max(0.0, ends_at - time.monotonic()))
         if first_index is None:
             first_index = grant.first_index
         if not grant.block_ids:
-            reason = grant.shortfall
             break
         fill(pool, grant.block_ids, grant.first_index)
+        pool.settle()
         checksums = [block_checksum(pool, block_id) for block_id in grant.block_ids]
         session.commit(checksums)
         stored.extend(checksums)
@@ -51,7 +50,8 @@ def run_save(session: SaveSession, pool: BlockPool, *, n_blocks: int, fill: Fill
     return Saved(
         n_stored=len(stored),
         first_index=first_index,
-        reason="" if reason is Shortfall.NONE else reason.value,
+        reason="" if grant.block_ids or grant.shortfall is Shortfall.NONE else grant.shortfall.value,
+        gave=grant.gave,
         checksums=stored,
     )
 

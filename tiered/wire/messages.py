@@ -1,6 +1,7 @@
 """Every message as a typed record. Frames carry the wire version; a frame of another major version is refused.
 
 Engine to worker, over the Unix socket (no KV byte crosses it): Attach, Match, Load, Allocate, Commit, Release.
+A client without a pool of its own, over the same socket: Attach, OpenSequence, Append, Attend, and bytes with them.
 Worker to worker, over TCP: Challenge, Proof, Fetch, Holding, then the blocks themselves as ``codec.frame`` values.
 """
 
@@ -51,6 +52,16 @@ class Attached(Message, frozen=True):
     device: str
     match_lease_s: float
     handle: bytes = b""
+
+
+class Sharing(Message, frozen=True):
+    """Which sharing label a tenant's blocks bear; it may change while the engine runs."""
+
+    tenant: str
+
+
+class Shared(Message, frozen=True):
+    label: str
 
 
 class Match(Message, frozen=True):
@@ -110,11 +121,12 @@ class Allocate(Message, frozen=True):
 
 
 class Allocated(Message, frozen=True):
-    """Slots for hashes[first_index:]; shortfall says why there are fewer than asked for."""
+    """Slots for hashes[first_index:]; shortfall says why there are fewer than asked for, gave whose blocks left."""
 
     first_index: int
     block_ids: bytes
     shortfall: str
+    gave: dict[str, int] = {}
 
 
 class Commit(Message, frozen=True):
@@ -150,9 +162,97 @@ class SessionClosed(Message, frozen=True):
     pass
 
 
-EngineRequest: TypeAlias = Attach | Match | Load | Open | Allocate | Commit | Release | CloseSession
+# Sequences on the worker's side: here, and only here, keys and values cross the socket.
+
+
+class OpenSequence(Message, frozen=True):
+    tenant: str
+    scope_id: bytes
+
+
+class SequenceOpened(Message, frozen=True):
+    sequence: int
+
+
+class Reuse(Message, frozen=True):
+    """Append as many whole blocks of ``tokens``, little-endian u32, as are cached; no more."""
+
+    sequence: int
+    tokens: bytes
+
+
+class Append(Message, frozen=True):
+    """keys_values: of all of ``tokens``, (n_layers, n_planes, n_tokens, n_kv_heads, head_dim), the pool's dtype."""
+
+    sequence: int
+    tokens: bytes
+    keys_values: bytes
+
+
+class Appended(Message, frozen=True):
+    """n_reused: how many of the tokens were cached, so that what was sent for them was not used."""
+
+    n_tokens: int
+    n_reused: int
+
+
+class Attend(Message, frozen=True):
+    """The last ``query_lens[i]`` tokens of ``sequences[i]`` attend to it up to themselves.
+
+    queries: (sum of query_lens, n_heads, head_dim), the pool's dtype.
+    """
+
+    sequences: tuple[int, ...]
+    query_lens: tuple[int, ...]
+    layer: int
+    n_heads: int
+    queries: bytes
+    scale: float | None = None
+    latent_dim: int | None = None
+
+
+class Attention(Message, frozen=True):
+    """outputs: (sum of query_lens, n_heads, head_dim, or latent_dim where one was named), the pool's dtype."""
+
+    outputs: bytes
+
+
+class Fork(Message, frozen=True):
+    sequence: int
+
+
+class Truncate(Message, frozen=True):
+    sequence: int
+    n_tokens: int
+
+
+class DropSequence(Message, frozen=True):
+    sequence: int
+
+
+class SequenceChanged(Message, frozen=True):
+    pass
+
+
+SequenceRequest: TypeAlias = OpenSequence | Reuse | Append | Attend | Fork | Truncate | DropSequence
+SequenceReply: TypeAlias = SequenceOpened | Appended | Attention | SequenceChanged
+
+
+EngineRequest: TypeAlias = (
+    Attach | Sharing | Match | Load | Open | Allocate | Commit | Release | CloseSession | SequenceRequest
+)
 EngineReply: TypeAlias = (
-    Attached | Matched | Loaded | Opened | Allocated | Committed | Released | SessionClosed | Failure
+    Attached
+    | Shared
+    | Matched
+    | Loaded
+    | Opened
+    | Allocated
+    | Committed
+    | Released
+    | SessionClosed
+    | Failure
+    | SequenceReply
 )
 
 

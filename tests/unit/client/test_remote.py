@@ -15,7 +15,7 @@ from tiered.layout import KvLayout
 from tiered.pool.share import send_with_descriptor
 from tiered.types import TenantId
 from tiered.wire.framing import ENGINE_REQUESTS, FrameReader, encode
-from tiered.wire.messages import Attached, Committed, EngineRequest, Matched, Message, Open
+from tiered.wire.messages import Attached, Committed, EngineRequest, Matched, Message, Open, Shared, Sharing
 
 LAYOUT = KvLayout(n_layers=1, n_kv_heads=1, head_dim=4, dtype="float32", block_tokens=4)
 SCOPE = ModelScope(model="m", weights_version="w", layout=LAYOUT)
@@ -24,7 +24,7 @@ TENANT = TenantId("t")
 
 
 class OddWorker:
-    """Attaches one engine properly, then gives every request the one reply it was built with."""
+    """Attaches one engine properly and says how its tenant shares; any other request gets the one reply given."""
 
     def __init__(self, path: Path, reply: Message) -> None:
         self._reply = reply
@@ -51,6 +51,8 @@ class OddWorker:
                         send_with_descriptor(sock.fileno(), encode(attached), memory)
                         os.close(memory)
                         first = False
+                    elif isinstance(request, Sharing):
+                        sock.sendall(encode(Shared(label=f"tenant:{request.tenant}")))
                     else:
                         self.asked.append(request)
                         sock.sendall(encode(self._reply))
