@@ -84,7 +84,7 @@ class PoolSettings(SettingsGroup):
 
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     bytes: ByteSize = 256 << 20
-    policy: str = "lru"
+    policy: str = "hazard"
     demote: Literal["evicted", "reused", "always", "never"] = "evicted"
     """Which evicted blocks go to Redis: all, those touched at least twice, none."""
     free_target: float = Field(default=0.05, ge=0.0, le=0.5)

@@ -373,6 +373,26 @@ def test_a_block_never_takes_the_place_of_one_that_it_hangs_on(books: Books) -> 
     assert all(books.stored(*names))
 
 
+def test_a_new_block_keeps_what_it_hangs_on_from_leaving_before_it(books: Books) -> None:
+    names = books.chain("p", 3)
+    cut = [block_hash(name) for name in names]
+    past = {name: command(books.client, "ZSCORE", books.keys.tenant_blocks(RED), name) for name in cut}
+    for name, score in past.items():  # as if they had been stored an hour ago
+        command(books.client, "ZADD", books.keys.tenant_blocks(RED), float(score) - 3_600 * 100 * 262_144, name)
+    books.store("p/3", depth=3, parent="p/2")
+    line = [block_hash(f"p/{depth}") for depth in (3, 2, 1, 0)]
+    assert [name for name in books.order() if name in line] == line
+    for name, score in past.items():
+        assert command(books.client, "ZSCORE", books.keys.tenant_blocks(RED), name) >= score
+
+
+def test_a_prefix_longer_than_one_call_is_touched_whole(books: Books) -> None:
+    names = books.chain("p", 3)
+    asked = [block_hash(name) for name in names] + [block_hash(f"absent {i}") for i in range(9_000)]
+    assert books.ledger.touch(asked, RED) == 3
+    assert books.ledger.remove(asked) == 3
+
+
 def test_a_pinned_prefix_survives_pressure_inside_its_tenants_limit(books: Books) -> None:
     books.limit(RED, 4 * SIZE)
     pinned = books.chain("system", 2)

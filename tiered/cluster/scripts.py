@@ -27,6 +27,9 @@ HASHES_PER_CALL: Final = 256
 UNANSWERED: Final = 0
 """In place of a script's answer for a block whose partition's server gave none, while others did."""
 
+TOUCHED_PER_CALL: Final = 1_024
+"""More is not known to any script at once: what Lua unpacks is bounded."""
+
 RESERVED_PER_CALL: Final = 32
 """Each may have to evict; a call looks at no more than four blocks for each of these."""
 
@@ -94,13 +97,13 @@ def touch(
     ahead_ms: int = 0,
     even_newer: bool = False,
 ) -> int:
-    """One call to each partition, whatever the length, so that what is in there is ordered by one moment."""
+    """The deepest blocks first, so that by time the shallower are newer; of one call by depth."""
     calls = []
-    for part, places in _by_partition(keys, hashes, max(1, len(hashes))):
+    for part, places in _by_partition(keys, hashes, TOUCHED_PER_CALL):
         rows: list[Part] = [arg for place in places for arg in (first_depth + place, hashes[place])]
         here = [hashes[place] for place in places]
         calls.append(_book_call(part, here, [tenant, ahead_ms, int(even_newer), *rows]))
-    return _sum(run_tolerant(client, _TOUCH, calls))
+    return _sum(run_tolerant(client, _TOUCH, calls[::-1]))
 
 
 def clear(client: Client, keys: Keys, tenant: TenantId, *, batch: int) -> int:

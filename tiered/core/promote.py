@@ -167,6 +167,8 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
                     block_ids=tuple(op.slots[index] for index in part),
                     hashes=tuple(lease.hashes[index] for index in part),
                     exact_only=core.ledger.policy(lease.tenant).sharing != "private",
+                    first_depth=part[0],
+                    before=tuple(lease.hashes[: part[0]]) if part[0] == len(lease.pinned) else (),
                 )
             )
 

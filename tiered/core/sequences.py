@@ -207,7 +207,8 @@ def out_of_blocks(core: CacheCore, sequence: TokenSequence, n_blocks: int, why: 
         Shortfall.FULL: "all of the pool is in use or promised to others",
         Shortfall.SOON: "what is leaving did not leave in time",
     }
-    return OutOfBlocks(reasons[why], tenant=sequence.tenant, asked_blocks=n_blocks, holders=holders(core))
+    reason = f"the pool has {core.n_blocks} in all" if n_blocks > core.n_blocks else reasons[why]
+    return OutOfBlocks(reason, tenant=sequence.tenant, asked_blocks=n_blocks, holders=holders(core))
 
 
 def _copied_first(core: CacheCore, sequence: TokenSequence) -> BlockId | None:

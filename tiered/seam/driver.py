@@ -121,6 +121,8 @@ class Driver:
                 tenant=job.tenant,
                 layout=self._pool.layout,
                 exact_only=job.exact_only,
+                first_depth=job.first_depth,
+                before=job.before,
             )
 
     # Down: from the pool into staging, from staging into Redis.

@@ -42,6 +42,8 @@ class FakeRedis:
         tenant: TenantId,
         layout: KvLayout,
         exact_only: bool = False,
+        first_depth: int = 0,
+        before: Sequence[BlockHash] = (),
     ) -> list[bytes | None]:
         self.on_get()
         for item in wanted:

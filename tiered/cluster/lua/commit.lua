@@ -2,10 +2,23 @@
 -- KEYS[1..7] as in books.lua, then the meta of each block
 -- ARGV for each block: hash, tenant, size
 -- Returns for each block 1 if it is committed now, else 0.
--- Keeps I5 (pending bytes become used bytes, once) and: a committed record has a value of exactly its size. A value without
+-- A committed block makes those it hangs on as new as itself, or they would leave before it. Keeps I5 (pending bytes become used bytes, once) and: a committed record has a value of exactly its size. A value without
 -- a reservation is removed, unless another writer holds one: that writer answers for it.
 
 local answers, ended = {}, {}
+
+-- Up to the first one that is new already, as those of a block committed a moment ago are.
+local function refresh_line(hash, tenant)
+  local zset, newer_than = blocks_prefix .. tenant, tonumber(score_of(now - 1000, 0))
+  for _ = 1, 512 do
+    local seen = hash ~= '' and redis.call('ZSCORE', zset, hash)
+    if not seen or tonumber(seen) > newer_than then return end
+    local record = read_record(meta_prefix .. hash)
+    redis.call('ZADD', zset, 'XX', 'GT', score_of(now, record[DEPTH]), hash)
+    hash = record[PARENT]
+  end
+end
+
 for i = 1, #ARGV, 3 do
   local hash, tenant, size = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local meta_key, value_key = meta_prefix .. hash, value_prefix .. hash
@@ -20,6 +33,7 @@ for i = 1, #ARGV, 3 do
     for _, key in ipairs(value_keys(value_key, size)) do redis.call('PERSIST', key) end
     ended[#ended + 1] = hash
     list(blocks_prefix .. tenant, score_of(now, record[DEPTH]), hash)
+    refresh_line(record[PARENT], tenant)
     answer = 1
   elseif record[STATE] == COMMITTED then
     if stored == record[SIZE] then answer = 1 end

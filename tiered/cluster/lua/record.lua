@@ -10,8 +10,12 @@ local STATE, SIZE, TENANTS, DEPTH, EXPIRES, OWNERS, PARENT = 1, 2, 3, 4, 5, 6, 7
 local known = {}
 
 local function read_ahead(meta_keys)
-  if #meta_keys == 0 then return end
-  for i, packed in ipairs(redis.call('MGET', unpack(meta_keys))) do known[meta_keys[i]] = packed end
+  for first = 1, #meta_keys, 1000 do
+    local last = math.min(first + 999, #meta_keys)
+    for i, packed in ipairs(redis.call('MGET', unpack(meta_keys, first, last))) do
+      known[meta_keys[first + i - 1]] = packed
+    end
+  end
 end
 
 -- What cannot be read is as good as no record: the value under it is then nobody's, and is removed by whoever meets it.

@@ -149,11 +149,14 @@ class RedisTier:
         tenant: TenantId,
         layout: KvLayout,
         exact_only: bool = False,
+        first_depth: int = 0,
+        before: Sequence[BlockHash] = (),
     ) -> list[bytes | None]:
         """Receive blocks into their buffers, decoded; for each the checksum of what lies there, or None for a miss.
 
         Of a block that was stored by a lossy codec that is not the checksum of the bytes that were put. exact_only:
-        such a value is as good as one of an unknown codec.
+        such a value is as good as one of an unknown codec. first_depth: of wanted[0]; before: blocks before it in the
+        prefix, from its first one on, that are used with it and so are to stay with it.
         wanted is in prefix order. After None the buffer may hold anything. A value that is lost or wrong in any way
         is removed from Redis; if the server fails half-way, the rest are misses. Raises nothing.
         """
@@ -163,7 +166,7 @@ class RedisTier:
             with suppress(TierError), self._reported():
                 expected = Expected(scope_id, layout, EXACT_CODECS if exact_only else CODECS)
                 self._receive(wanted, expected, outcomes)
-                self._settle(wanted, outcomes, tenant)
+                self._settle(wanted, outcomes, tenant, first_depth, before)
         with self._lock:
             for outcome in outcomes:
                 if isinstance(outcome, Opened):
@@ -223,7 +226,14 @@ class RedisTier:
             else:
                 outcomes[index] = _Miss("absent" if received.fetched is Fetched.ABSENT else "length")
 
-    def _settle(self, wanted: Sequence[Wanted], outcomes: Sequence[Opened | _Miss], tenant: TenantId) -> None:
+    def _settle(
+        self,
+        wanted: Sequence[Wanted],
+        outcomes: Sequence[Opened | _Miss],
+        tenant: TenantId,
+        first_depth: int,
+        before: Sequence[BlockHash],
+    ) -> None:
         """Tell the ledger what was used, and what is no good."""
         used = [
             item.block_hash for item, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, Opened)
@@ -234,7 +244,7 @@ class RedisTier:
             if isinstance(outcome, _Miss) and outcome.reason != _UNAVAILABLE
         ]
         self._ledger.remove(bad)
-        self._ledger.touch(used, tenant)
+        self._ledger.touch([*before, *used], tenant, first_depth=first_depth - len(before))
 
     def _store(self, blocks: Sequence[ToStore], values: Sequence[Value], answers: list[PutAnswer]) -> None:
         requests = [
