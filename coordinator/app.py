@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from coordinator.dashboard.mount import mount_dashboard
 from coordinator.leader.audit import AuditTask
 from coordinator.leader.deal import DealTask
+from coordinator.leader.remember import RememberTask
 from coordinator.leader.runner import Sweeper
 from coordinator.server.api import build_api
 from coordinator.server.http import HttpServer, listen, url_of
@@ -50,6 +51,7 @@ class Coordinator:
         self.sweeper = Sweeper(membership=membership, directory=Directory(client, keys))
         self.audit = AuditTask(Auditor(client, keys), tenants)
         self.deal = DealTask(Allotments(client, keys))
+        self.remember = RememberTask(tenants)
         services = Services(self.keeper, tenants, settings.http.admin_token, ledger, lambda: self.audit.last)
         self.api: FastAPI = build_api(services)
 
@@ -69,6 +71,7 @@ class Coordinator:
                 tasks.create_task(self.sweeper.run(stop, interval_s=cluster.sweep_interval_s))
                 tasks.create_task(self.audit.run(stop, interval_s=cluster.sweep_interval_s))
                 tasks.create_task(self.deal.run(stop, interval_s=cluster.sweep_interval_s))
+                tasks.create_task(self.remember.run(stop, interval_s=cluster.sweep_interval_s))
                 try:
                     await server.serve([listener])
                 finally:

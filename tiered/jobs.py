@@ -34,8 +34,8 @@ class Origin:
 class FetchJob:
     """Bring blocks of one scope from one origin into slots that are FILLING.
 
-    first_depth: blocks before these in their prefix. before: those of them whose use is to be told of with this job, as
-    a prefix is only as good as its beginning; the other jobs of one load have none.
+    first_depth: blocks before these in their prefix. before: those of them whose use is to be told of with this job,
+    as a prefix is only as good as its beginning; the other jobs of one load have none.
     exact_only: values of a lossy codec do not count. Others may read the scope, and none of them may have chosen one.
     """
 

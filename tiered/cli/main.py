@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from tiered import __version__
-from tiered.cli.audit import check_command, sweep_command
+from tiered.cli.audit import check_command, clear_command, sweep_command
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
 from tiered.cli.nodes import nodes_command
@@ -43,6 +43,7 @@ app.add_typer(tenants_app, name="tenants")
 app.command("nodes")(nodes_command)
 app.command("check")(check_command)
 app.command("sweep")(sweep_command)
+app.command("clear")(clear_command)
 app.command("doctor")(doctor_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)

@@ -17,7 +17,7 @@ from tiered.cluster import scripts
 from tiered.cluster.connection import Client, answered, pipelined
 from tiered.cluster.keys import Keys, partition_of
 from tiered.cluster.routing import Command
-from tiered.types import NO_HASH, NOWHERE, BlockHash, Epoch, NodeId, Owner, Whereabouts
+from tiered.types import HASH_BYTES, NO_HASH, NOWHERE, BlockHash, Epoch, NodeId, Owner, Whereabouts
 
 STATE_COMMITTED: Final = 2
 
@@ -118,6 +118,17 @@ class Directory:
         if whole or all(isinstance(reply, Exception) for reply in replies):
             answered(replies)
         return [[] if isinstance(reply, Exception) else reply for reply in replies]
+
+
+def parent_of(packed: bytes | None) -> BlockHash:
+    """The hash of the block before, as a meta record names it; NO_HASH for a prefix's first, and for no record."""
+    if packed is None:
+        return NO_HASH
+    try:
+        parent = bytes(_RECORD.decode(packed).parent)
+    except msgspec.MsgspecError:
+        return NO_HASH
+    return BlockHash(parent[-HASH_BYTES:]) if len(parent) > HASH_BYTES else NO_HASH  # Lua packs it as a string
 
 
 def whereabouts_of(packed: bytes | None) -> Whereabouts:

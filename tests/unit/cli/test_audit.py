@@ -58,3 +58,26 @@ def test_a_lost_value_fails_the_check_and_a_sweep_settles_it(
 def test_a_redis_that_does_not_answer_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--redis-url", "redis://127.0.0.1:1"]) == 2
     assert "--redis-url: no usable server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "exactly one of --tenant"),
+        (["--tenant", "a", "--scope", "00"], "exactly one of --tenant"),
+        (["--prefix", "abc"], "--prefix: 'abc' is not 64 hexadecimal digits"),
+        (["--scope", "zz"], "--scope: 'zz' is not 64 hexadecimal digits"),
+    ],
+)
+def test_clear_says_what_it_cannot_understand(
+    flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clear", *flags]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_clearing_takes_a_tenants_blocks_out(
+    stored: Keys, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clear", "--tenant", "red", *flags[:-1]]) == 0
+    assert capsys.readouterr().out == "cleared 2 blocks\n"

@@ -210,7 +210,7 @@ def test_out_of_blocks_says_who_holds_what_and_leaves_the_sequence_as_it_was() -
 def test_an_append_larger_than_the_pool_evicts_nothing_in_vain() -> None:
     world = World(4)
     world.save(hashes([1] * 8))
-    with pytest.raises(OutOfBlocks, match="the pool has . in all"):
+    with pytest.raises(OutOfBlocks, match="the pool has 4 in all"):
         begin(world, opened(world), [2] * 17)
     assert world.hot(hashes([1] * 8)) == 2
 
