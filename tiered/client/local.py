@@ -202,8 +202,7 @@ class LocalClient:
 
     def _root(self, tenant: TenantId) -> bytes:
         """The root of the tenant's chains: who may read its blocks is part of what they are."""
-        with self._changed:
-            return scope_id(self.scope, label=self.core.ledger.policy(tenant).label)
+        return scope_id(self.scope, label=self.core.ledger.policy(tenant).label)
 
     def _lease(self, lease_id: LeaseId | None) -> Lease:
         return self.core.lease(lease_id or LeaseId(0), connection=_CONNECTION)

@@ -35,14 +35,16 @@ def pump(core: CacheCore, seam: Seam) -> None:
             apply_copy(core, completion)
     step_all(core)
     tend(core)
-    while refused := seam.submit(core.drain_jobs()):
+    while core.jobs:
+        refused = seam.submit(core.drain_jobs())
         for job in refused:
             if isinstance(job, FetchJob):
                 apply_fetch(core, FetchDone(job.ticket, (None,) * len(job.hashes)))
             else:
                 apply_copy(core, CopyDone(job.ticket, copied=False))
-        step_all(core)
-        tend(core)  # no completion of the refused ones will come to go on from
+        if refused:  # no completion of theirs will come to go on from
+            step_all(core)
+            tend(core)
 
 
 def take(core: CacheCore, seam: Seam, lease: Lease, *, n_blocks_max: int, force: bool) -> Grant:

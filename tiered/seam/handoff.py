@@ -41,6 +41,8 @@ class Handoff:
 
     def poll(self) -> list[Completion]:
         """All completions since the last poll."""
+        if not self._completions:  # as a rule; what comes this very moment wakes the core once more
+            return []
         with self._lock:
             completions, self._completions = self._completions, []
         return completions
