@@ -16,6 +16,7 @@ import redis
 from redis.crc import key_slot
 
 from tests.support.content import SCOPE, right_bytes
+from tests.support.redis_container import running_container
 from tests.support.redis_server import block_hash, eventually, settings_for
 from tests.support.redis_topologies import Cluster, SentinelSet, running_cluster, running_sentinels
 from tiered.cluster.agreement import keys_of, require_agreement
@@ -54,7 +55,13 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]
         yield running
 
 
-@pytest.fixture(params=["single", "single, partitions", "sentinel", "cluster"])
+@pytest.fixture(scope="module")
+def container() -> Iterator[str]:
+    with running_container() as url:
+        yield url
+
+
+@pytest.fixture(params=["single", "single, partitions", "sentinel", "cluster", "container"])
 def settings(request: pytest.FixtureRequest, redis_server: EmbeddedServer) -> RedisSettings:
     if request.param == "single":
         return settings_for(redis_server)
@@ -62,6 +69,8 @@ def settings(request: pytest.FixtureRequest, redis_server: EmbeddedServer) -> Re
         return settings_for(redis_server, partitions=4)
     if request.param == "sentinel":
         return settings_for(redis_server, url=request.getfixturevalue("sentinels").url)
+    if request.param == "container":
+        return settings_for(redis_server, url=request.getfixturevalue("container"))
     return settings_for(redis_server, url=request.getfixturevalue("cluster").url, partitions=PARTITIONS)
 
 
