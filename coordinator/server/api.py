@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from coordinator.metrics import build_registry
-from coordinator.server import health, nodes, tenants, usage
+from coordinator.server import health, nodes, pins, tenants, usage
 from coordinator.server.body_limit import BodyLimit
 from coordinator.server.errors import install_error_handlers
 from coordinator.server.services import Services
@@ -22,6 +22,6 @@ def build_api(services: Services) -> FastAPI:
     app.state.metrics = build_registry(lambda: services.keeper.view, services.findings)
     app.add_middleware(BodyLimit)
     install_error_handlers(app)
-    for resource in (tenants, nodes, usage, health):
+    for resource in (tenants, pins, nodes, usage, health):
         app.include_router(resource.router)
     return app

@@ -155,6 +155,8 @@ def test_every_path_and_error_is_in_the_openapi_document(api: TestClient) -> Non
         "/v1/tenants",
         "/v1/tenants/{tenant}",
         "/v1/tenants/{tenant}/blocks",
+        "/v1/tenants/{tenant}/pins",
+        "/v1/tenants/{tenant}/pins/release",
         "/v1/nodes",
         "/v1/usage",
         "/v1/stats",
