@@ -3,21 +3,19 @@ servers are killed and slots move under it. Real processes; about 25 s in all.""
 
 from __future__ import annotations
 
-import random
 import re
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 import redis
 from redis.crc import key_slot
 
-from tests.support.content import SCOPE, right_bytes
 from tests.support.redis_container import running_container
-from tests.support.redis_server import block_hash, eventually, settings_for
+from tests.support.redis_load import BYTES, RED, Load, get, named, put, quick, works_again
+from tests.support.redis_server import eventually, settings_for
 from tests.support.redis_topologies import Cluster, SentinelSet, running_cluster, running_sentinels
 from tiered.cluster.agreement import keys_of, require_agreement
 from tiered.cluster.audit import Auditor
@@ -26,16 +24,14 @@ from tiered.cluster.directory import Directory
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.ledger import RedisLedger, RedisUsage
 from tiered.cluster.tenants import Tenants
-from tiered.codec.frame import HEADER_BYTES, checksum_of
+from tiered.codec.frame import HEADER_BYTES
 from tiered.config import RedisSettings
-from tiered.errors import ConfigError, TierError
+from tiered.errors import ConfigError
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
-from tiered.types import BlockHash, Epoch, NodeId, Owner, TenantId
+from tiered.tiers.redis.tier import PutAnswer, RedisTier
+from tiered.types import Epoch, NodeId, Owner, TenantId
 
-RED, BLUE = TenantId("red"), TenantId("blue")
-SCOPE_ID = b"s" * 32
-BYTES = SCOPE.layout.block_bytes
+BLUE = TenantId("blue")
 VALUE_BYTES = HEADER_BYTES + BYTES
 PARTITIONS = 8
 BACK_WITHIN_S = 15.0
@@ -78,29 +74,6 @@ def settings(request: pytest.FixtureRequest, redis_server: EmbeddedServer) -> Re
 def opened(settings: RedisSettings) -> Iterator[tuple[RedisTier, Client]]:
     with closing(RedisTier(settings)) as tier, closing(connect(settings, timeout_s=5.0)) as client:
         yield tier, client
-
-
-def put(tier: RedisTier, hashes: list[BlockHash], tenant: TenantId = RED) -> list[PutAnswer]:
-    blocks = [
-        ToStore(h, tenant, depth, memoryview(right_bytes(h, BYTES)), None, parent=hashes[depth - 1] if depth else b"")
-        for depth, h in enumerate(hashes)
-    ]
-    return tier.put(blocks, scope_id=SCOPE_ID, layout=SCOPE.layout)
-
-
-def get(tier: RedisTier, hashes: list[BlockHash], tenant: TenantId = RED) -> list[bool]:
-    """Which were hits; a hit with wrong bytes fails the test."""
-    wanted = [Wanted(h, memoryview(bytearray(BYTES))) for h in hashes]
-    checksums = tier.get(wanted, scope_id=SCOPE_ID, tenant=tenant, layout=SCOPE.layout)
-    for item, checksum in zip(wanted, checksums, strict=True):
-        if checksum is not None:
-            assert item.out == right_bytes(item.block_hash, BYTES)
-            assert checksum == checksum_of(item.out)
-    return [checksum is not None for checksum in checksums]
-
-
-def named(*names: object) -> list[BlockHash]:
-    return [block_hash(name) for name in names]
 
 
 # What the tier promises, wherever it is.
@@ -241,66 +214,6 @@ def test_a_server_that_is_only_part_of_something_is_refused_with_the_right_url(
 
 
 # What it does when servers die and slots move.
-
-
-class Load:
-    """Threads that put, look up and get until told to stop; nothing of that may raise or give wrong bytes."""
-
-    def __init__(self, settings: RedisSettings, n_threads: int = 3) -> None:
-        self.stored = 0
-        self.hits = 0
-        self._settings = settings
-        self._stop = threading.Event()
-        self._errors: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(n_threads)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(20)
-        assert not any(thread.is_alive() for thread in self._threads)
-        if self._errors:
-            raise self._errors[0]
-
-    def _run(self, seed: int) -> None:
-        choose, mine = random.Random(seed), named((seed, "first"))
-        try:
-            with closing(RedisTier(self._settings)) as tier:
-                while not self._stop.is_set():
-                    fresh = named(*((seed, len(mine) + i) for i in range(4)))
-                    answers = put(tier, fresh)
-                    mine += fresh
-                    self.stored += sum(answer is PutAnswer.STORED for answer in answers)
-                    some = choose.sample(mine, min(8, len(mine)))
-                    with suppress(TierError):  # its one way to say that nobody knows
-                        tier.lookup(some)
-                    self.hits += sum(get(tier, some))
-        except BaseException as error:
-            self._errors.append(error)
-
-
-def works_again(settings: RedisSettings) -> Callable[[], bool]:
-    """Whether blocks of every partition are stored and come back."""
-    names = iter(range(10_000))
-
-    def works() -> bool:
-        hashes = named(*((settings.namespace, next(names)) for _ in range(4 * settings.partitions)))
-        with closing(RedisTier(settings)) as tier:
-            return put(tier, hashes) == [PutAnswer.STORED] * len(hashes) and all(get(tier, hashes))
-
-    return works
-
-
-def quick(settings: RedisSettings) -> RedisSettings:
-    """With the deadlines that are the defaults, or shorter."""
-    return settings.model_copy(
-        update={"lookup_timeout_s": 0.2, "control_timeout_s": 1.0, "value_timeout_s": 1.0, "breaker_open_s": 0.2}
-    )
 
 
 def test_a_cluster_goes_on_after_a_master_is_killed_under_load(tmp_path: Path, redis_server: EmbeddedServer) -> None:
