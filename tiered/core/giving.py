@@ -29,7 +29,7 @@ def choose(core: CacheCore, asking: TenantId, *, copy: bool) -> Victim | None:
     first = first_of(core, _givers(core, asking), copy=copy)
     if not core.promises or core.ledger.is_alone(asking):
         return first
-    lent = _oldest_lent(core, copy=copy)
+    lent = _oldest_lent(core)
     if lent is None or first is None:
         return first or lent
     if first[1] in core.promises:
@@ -52,12 +52,15 @@ def _givers(core: CacheCore, asking: TenantId) -> Iterable[TenantId]:
     )
 
 
-def _oldest_lent(core: CacheCore, *, copy: bool) -> Victim | None:
-    """Of the blocks that each tenant with a reservation would give first, the oldest that is not protected."""
+def _oldest_lent(core: CacheCore) -> Victim | None:
+    """Of the blocks that each tenant with a reservation would give first, the oldest that is not protected.
+
+    Looks and changes nothing: most of those tenants will not give.
+    """
     records, too_idle = core.table.records, core.leaving_age.too_idle
     best: Victim | None = None
     for tenant, promise in core.promises.items():
-        victim = first_of(core, (tenant,), copy=copy)
+        victim = first_of(core, (tenant,), copy=None)
         if victim is None:
             continue
         record = records[victim[0]]
@@ -69,8 +72,11 @@ def _oldest_lent(core: CacheCore, *, copy: bool) -> Victim | None:
     return best
 
 
-def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool) -> Victim | None:
-    """Who gives, and the best of its blocks that may leave or that it may part from."""
+def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool | None) -> Victim | None:
+    """Who gives, and the best of its blocks that may leave or that it may part from.
+
+    copy: whether blocks that others have to give for that leave by way of a copy; None: none does, this is a look.
+    """
     table = core.table
     for tenant in tenants:
         policy = core.policies.get(tenant)
@@ -86,7 +92,7 @@ def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool) -> Vic
     return None
 
 
-def _parting(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool) -> Sequence[TenantId]:
+def _parting(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool | None) -> Sequence[TenantId]:
     """Who parts from a shared block if the tenant does; nobody while that would press another above its limit.
 
     Another user that has no room for its larger part begins to give for it what it alone uses; with nothing to give
@@ -107,12 +113,13 @@ def _parting(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool
     return parting
 
 
-def _gives_own(core: CacheCore, tenant: TenantId, *, copy: bool) -> bool:
-    """Whether a block that it alone uses leaves now, or is on its way out."""
+def _gives_own(core: CacheCore, tenant: TenantId, *, copy: bool | None) -> bool:
+    """Whether a block that it alone uses leaves now, or is on its way out, or could leave, where this is a look."""
     if leaving_blocks(core)[tenant]:
         return True
     victim = next((block_id for block_id in core.policies[tenant].victims() if core.table.may_leave(block_id)), None)
-    if victim is None or not may_begin(core, copy):
+    if victim is None or (copy is not None and not may_begin(core, copy)):
         return False
-    let_go(core, victim, copy=copy)
+    if copy is not None:
+        let_go(core, victim, copy=copy)
     return True

@@ -197,3 +197,19 @@ def test_a_tenant_does_not_part_from_a_prefix_to_make_room_for_what_hangs_on_it(
     use(world, BLUE, 1)
     assert world.save([*PROMPT, *chain("more", 1)], tenant=BLUE) == (0, Shortfall.QUOTA)
     assert used(world, RED, BLUE) == [250, 50]
+
+
+def test_looking_for_what_is_lent_takes_nothing_from_anybody() -> None:
+    """BLUE stands at its limit and would have to give for RED's part; but it is GREEN's own block that leaves."""
+    world = World(8, lower_tier=False)
+    world.limit(RED, None, hot_reserved_blocks=1)
+    world.save(PROMPT[:1], tenant=RED)
+    use(world, BLUE, 1)
+    world.save(chain("blue", 1), tenant=BLUE)
+    world.limit(BLUE, 1.5)
+    for index in range(6):
+        world.save(chain(f"green {index}", 1), tenant=GREEN)
+    for index in range(12):
+        world.save(chain(f"more {index}", 1), tenant=GREEN)
+    assert world.hot(chain("blue", 1)) == 1
+    assert world.hot(PROMPT[:1]) == 1
