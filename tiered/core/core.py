@@ -227,6 +227,9 @@ class CacheCore:
         policy = self.policies.get(tenant)
         if policy is None:
             policy = self.policies[tenant] = self.options.policy(self.n_blocks)
+            if self._learns:
+                for learner in self.policies.values():
+                    cast(RequestAware, learner).share_memory(len(self.policies))
         return policy
 
     def learner_of(self, tenant: TenantId) -> RequestAware | None:

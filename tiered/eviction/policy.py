@@ -72,6 +72,10 @@ class RequestAware(Protocol):
     def on_close(self, session: str, *, now: float) -> None:
         """The caller says that the conversation of this name is over."""
 
+    def share_memory(self, n_policies: int) -> None:
+        """So many policies, this one among them, learn about one pool now: each remembers its part of what one alone
+        would, or a thousand tenants would fill the machine with what has left."""
+
 
 PolicyFactory: TypeAlias = Callable[[int], EvictionPolicy]
 """From the number of blocks in the pool to a policy for one tenant.

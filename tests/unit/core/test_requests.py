@@ -13,7 +13,7 @@ from tiered.core.release import drop_connection, expire, release
 from tiered.core.requests import close_session, ended, saving
 from tiered.eviction.lru import LruPolicy
 from tiered.eviction.policy import RequestAware
-from tiered.types import NO_HINTS, BlockHash, Continues, Hints
+from tiered.types import NO_HINTS, BlockHash, Continues, Hints, TenantId
 
 
 class Listening(LruPolicy):
@@ -34,6 +34,9 @@ class Listening(LruPolicy):
 
     def on_close(self, session: str, *, now: float) -> None:
         self.heard.append(("close", session, now))
+
+    def share_memory(self, n_policies: int) -> None:
+        self.n_policies = n_policies
 
 
 def listening_core() -> tuple[CacheCore, list[tuple[object, ...]]]:
@@ -97,6 +100,13 @@ def test_a_closed_session_is_told_to_its_tenants_policy() -> None:
     core, heard = listening_core()
     close_session(core, RED, "chat-7", now=4.0)
     assert heard == [("close", "chat-7", 4.0)]
+
+
+def test_policies_are_told_how_many_share_what_is_remembered() -> None:
+    core, _ = listening_core()
+    others = [core.policy_of(TenantId(name)) for name in "abc"]
+    policies = [core.policy_of(RED), *others]
+    assert [policy.n_policies for policy in policies if isinstance(policy, Listening)] == [4] * 4
 
 
 def test_policies_that_look_at_blocks_alone_are_told_nothing() -> None:

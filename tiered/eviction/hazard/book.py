@@ -36,6 +36,8 @@ class Book:
         self._n_uses = 0
         self._n_blocks = n_blocks
         self._has_evicted = False
+        self.n_policies = 1
+        """Those that share the memory meant for one pool's ghosts."""
 
     def capacity(self) -> int:
         """What this tenant can hold: the pool, until something had to leave; what it holds, from then on."""
@@ -43,7 +45,8 @@ class Book:
 
     def ghosts_max(self) -> int:
         parameters = self.parameters
-        return min(max(parameters.ghosts_min, parameters.ghosts_each * self.capacity()), parameters.ghosts_max)
+        alone = min(max(parameters.ghosts_min, parameters.ghosts_each * self.capacity()), parameters.ghosts_max)
+        return max(min(alone, parameters.ghosts_least), alone // self.n_policies)
 
     def note_eviction(self) -> None:
         self._has_evicted = True
@@ -128,7 +131,8 @@ class Book:
 
         What is known besides what can be held are ghosts as soon as the newest request is stored.
         """
-        limit = self.capacity() + self.ghosts_max()
+        held = self.capacity() if self.n_policies == 1 else len(self.memory.cached)
+        limit = held + self.ghosts_max()
         memory = self.memory
         for _ in range(memory.n_segments):
             if len(memory.blocks) <= limit:

@@ -23,7 +23,9 @@ class Parameters:
     pause_requests:     for how long it yields the first time; each time doubles, up to pause_requests_max.
     ghosts_each:        blocks remembered after they left, for each block that is here,
     ghosts_min:         but at least so many, since small caches learn from what they could not keep,
-    ghosts_max:         and at most so many: 205 to 460 bytes each, so 120 MB at most for a tenant.
+    ghosts_max:         and at most so many: 205 to 460 bytes each, so 120 MB at most. All of this is for one pool,
+                        and tenants share it in equal parts,
+    ghosts_least:       but each remembers so many, without which nothing can be learned.
     running_s_max:      a request that has not ended by then is taken to have ended: an end may be lost.
     """
 
@@ -38,6 +40,7 @@ class Parameters:
     ghosts_each: int = 4
     ghosts_min: int = 20_000
     ghosts_max: int = 262_144
+    ghosts_least: int = 256
     running_s_max: float = 1_800.0
 
 

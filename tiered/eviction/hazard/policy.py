@@ -120,6 +120,9 @@ class HazardPolicy:
                 book.current = None
             book.file(segment)
 
+    def share_memory(self, n_policies: int) -> None:
+        self._book.n_policies = n_policies
+
     def on_close(self, session: str, *, now: float) -> None:
         book = self._book
         book.advance(now)

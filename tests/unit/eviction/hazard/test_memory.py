@@ -49,6 +49,21 @@ def test_ghosts_are_bounded(parameters: Parameters, limit: int) -> None:
     assert limit - 20 <= most <= limit
 
 
+@pytest.mark.parametrize(("n_policies", "limit"), [(1, 300), (3, 100), (1_000, 40)])
+def test_policies_of_one_pool_share_its_memory(n_policies: int, limit: int) -> None:
+    parameters = replace(QUICK, ghosts_each=4, ghosts_min=300, ghosts_max=10_000, ghosts_least=40)
+    engine, rnd = Engine(24, parameters), random.Random(1)
+    for _ in range(500):  # it may have remembered more before others came
+        engine.serve([1_000 * rnd.randrange(60) + i for i in range(1, 20)], service_s=0.5)
+    engine.policy.share_memory(n_policies)
+    most = 0
+    for turn in range(1_000):
+        engine.serve([1_000 * rnd.randrange(60) + i for i in range(1, rnd.randint(2, 20))], service_s=0.5)
+        engine.wait(rnd.expovariate(1.0))
+        most = max(most, engine.policy.n_ghosts) if turn else 0
+    assert limit - 20 <= most <= limit + 20  # what left for the newest request is looked at with the next
+
+
 def test_the_bound_on_ghosts_is_that_of_the_documents() -> None:
     assert (DEFAULTS.ghosts_each, DEFAULTS.ghosts_min, DEFAULTS.ghosts_max) == (4, 20_000, 262_144)
 
