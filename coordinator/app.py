@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from fastapi import FastAPI
@@ -14,6 +14,7 @@ from coordinator.dashboard.mount import mount_dashboard
 from coordinator.leader.audit import AuditTask
 from coordinator.leader.deal import DealTask
 from coordinator.leader.remember import RememberTask
+from coordinator.leader.rounds import every
 from coordinator.leader.runner import Sweeper
 from coordinator.server.api import build_api
 from coordinator.server.http import HttpServer, listen, url_of
@@ -50,8 +51,13 @@ class Coordinator:
         self.keeper = ViewKeeper(reader.read, SystemClock())
         self.sweeper = Sweeper(membership=membership, directory=Directory(client, keys))
         self.audit = AuditTask(Auditor(client, keys), tenants)
-        self.deal = DealTask(Allotments(client, keys))
-        self.remember = RememberTask(tenants)
+        self.rounds: Mapping[str, Callable[[], None]] = {
+            "sweep": self.sweeper.round,
+            "audit": self.audit.round,
+            "deal": DealTask(Allotments(client, keys)).round,
+            "policies": RememberTask(tenants).round,
+        }
+        """The periodic work; each replica does it, and twice does no harm."""
         services = Services(self.keeper, tenants, settings.http.admin_token, ledger, lambda: self.audit.last)
         self.api: FastAPI = build_api(services)
 
@@ -68,10 +74,8 @@ class Coordinator:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.keeper.run(stop, interval_s=cluster.snapshot_interval_s))
-                tasks.create_task(self.sweeper.run(stop, interval_s=cluster.sweep_interval_s))
-                tasks.create_task(self.audit.run(stop, interval_s=cluster.sweep_interval_s))
-                tasks.create_task(self.deal.run(stop, interval_s=cluster.sweep_interval_s))
-                tasks.create_task(self.remember.run(stop, interval_s=cluster.sweep_interval_s))
+                for what, round_ in self.rounds.items():
+                    tasks.create_task(every(cluster.sweep_interval_s, round_, what=what, stop=stop))
                 try:
                     await server.serve([listener])
                 finally:

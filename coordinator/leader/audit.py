@@ -5,11 +5,8 @@ What is audited and settled is :mod:`tiered.cluster.audit`'s business; here is o
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
-from coordinator.view.keeper import pause
-from coordinator.view.reader import UNREADABLE
 from tiered.cluster.audit import Auditor, Findings
 from tiered.cluster.tenants import Tenants
 from tiered.log import get_logger
@@ -37,15 +34,6 @@ class AuditTask:
                 self.last = findings
                 _report(findings)
                 return
-
-    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
-        """A round every interval until told to stop; Redis being away only puts the work off."""
-        while not stop.is_set():
-            try:
-                await asyncio.to_thread(self.round)
-            except UNREADABLE as error:
-                log.warning("audit put off", reason=str(error))
-            await pause(stop, interval_s)
 
 
 def _report(findings: Findings) -> None:

@@ -6,10 +6,6 @@ how often. Two coordinators that do so at once do no harm: the later deal wins.
 
 from __future__ import annotations
 
-import asyncio
-
-from coordinator.view.keeper import pause
-from coordinator.view.reader import UNREADABLE
 from tiered.cluster.allotments import Allotments
 from tiered.log import get_logger
 
@@ -24,12 +20,3 @@ class DealTask:
         """One look, blocking. Errors: UNREADABLE."""
         if self._allotments.repair():
             log.info("tenants' bounds dealt to the partitions anew")
-
-    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
-        """A round every interval until told to stop; Redis being away only puts the work off."""
-        while not stop.is_set():
-            try:
-                await asyncio.to_thread(self.round)
-            except UNREADABLE as error:
-                log.warning("deal put off", reason=str(error))
-            await pause(stop, interval_s)

@@ -6,11 +6,8 @@ policy that is there. An empty table that was always empty is left alone.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
-from coordinator.view.keeper import pause
-from coordinator.view.reader import UNREADABLE
 from tiered.cluster.tenants import Tenants
 from tiered.log import get_logger
 from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
@@ -45,12 +42,3 @@ class RememberTask:
         if self._capacity is not None:
             self._tenants.set_capacity(self._capacity)
         log.warning("redis had forgotten the tenants' policies; given back", tenants=len(self._policies))
-
-    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
-        """A round every interval until told to stop; Redis being away only puts the work off."""
-        while not stop.is_set():
-            try:
-                await asyncio.to_thread(self.round)
-            except UNREADABLE as error:
-                log.warning("policies not looked after", reason=str(error))
-            await pause(stop, interval_s)

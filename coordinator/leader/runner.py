@@ -6,12 +6,9 @@ or by another coordinator, with the same outcome.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from coordinator.leader.sweep import Life, Seen, note, plan_sweep, settle
-from coordinator.view.keeper import pause
-from coordinator.view.reader import UNREADABLE
 from tiered.cluster.directory import Directory
 from tiered.cluster.membership import Membership
 from tiered.log import get_logger
@@ -55,12 +52,3 @@ class Sweeper:
             if self._directory.count(life.node, life.epoch) == 0:
                 empty.add(life)
         self._seen = settle(self._seen, swept=swept, empty=empty)
-
-    async def run(self, stop: asyncio.Event, *, interval_s: float) -> None:
-        """A round every interval until told to stop; Redis being away only puts the work off."""
-        while not stop.is_set():
-            try:
-                await asyncio.to_thread(self.round)
-            except UNREADABLE as error:
-                log.warning("sweep put off", reason=str(error))
-            await pause(stop, interval_s)

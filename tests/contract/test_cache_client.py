@@ -133,7 +133,10 @@ def test_a_save_says_whose_blocks_left_for_it(make_rig: MakeRig) -> None:
     rig = make_rig(n_blocks=8)
     save(rig.client, prompt(1, 8), tenant=OTHER)
     saved = save(rig.client, prompt(2, 2))
-    assert (saved.n_stored, saved.gave) == (2, {OTHER: 2})
+    assert (saved.n_stored, saved.gave, saved.answer) == (2, {OTHER: 2}, f"granted after reclaiming from {OTHER}")
+    assert save(rig.client, prompt(2, 2)).answer == "granted"
+    rig.set_policy(TenantPolicy(tenant=TENANT, hot_limit_bytes=0))
+    assert save(rig.client, prompt(3, 1), wait_s=0.1).answer == "refused: quota"
 
 
 def test_hints_and_the_end_of_a_session_are_taken_by_any_policy(make_rig: MakeRig) -> None:

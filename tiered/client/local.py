@@ -171,7 +171,7 @@ class LocalClient:
             saving(self.core, lease, now=self._clock.now(), hints=hints)
         try:
             session = _Session(self, lease)
-            return run_save(session, self._pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
+            return run_save(session, self._pool, tenant=tenant, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
         finally:
             with self._changed:
                 release(self.core, lease, used_tokens=0, now=self._clock.now())

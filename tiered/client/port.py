@@ -68,12 +68,15 @@ class Saved:
 
     first_index: how many of the chain's blocks were here before. reason: why less than all was stored, or ''.
     gave:        how many blocks of which tenant left so that these could be stored.
+    answer:      all of that as a phrase: ``granted``, ``granted after evicting own``, ``granted after reclaiming from
+                 X``, ``refused: reason``; of a save that was stored in part, why the rest was not.
     """
 
     n_stored: int = 0
     first_index: int = 0
     reason: str = ""
     gave: Mapping[TenantId, int] = field(default_factory=dict)
+    answer: str = ""
     checksums: Sequence[bytes | None] = field(default=())
 
 

@@ -200,12 +200,12 @@ class RemoteClient:
             lease = self._call(request, Opened, lambda reply: reply.lease, timeout_s=timeout_s)
             pool = self.pool
             if lease is None or pool is None:
-                return Saved(reason="unavailable")
+                return Saved(reason="unavailable", answer="refused: unavailable")
             session = _Session(self, lease)
             try:
-                return run_save(session, pool, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
+                return run_save(session, pool, tenant=tenant, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
             except TierUnavailable:
-                return Saved(reason="unavailable")
+                return Saved(reason="unavailable", answer="refused: unavailable")
             finally:
                 ended = Release(lease=lease, used_tokens=0)
                 self._call(ended, Released, lambda reply: reply.held, timeout_s=timeout_s)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tiered.client.port import Fill, Saved
 from tiered.codec.frame import checksum_of
-from tiered.core.allocate import Grant, Shortfall
-from tiered.types import BlockId
+from tiered.core.allocate import Grant, Shortfall, answer
+from tiered.types import BlockId, TenantId
 
 if TYPE_CHECKING:
     from tiered.pool.pool import BlockPool
@@ -26,7 +26,9 @@ class SaveSession(Protocol):
     def commit(self, checksums: Sequence[bytes | None]) -> None: ...
 
 
-def run_save(session: SaveSession, pool: BlockPool, *, n_blocks: int, fill: Fill, wait_s: float) -> Saved:
+def run_save(
+    session: SaveSession, pool: BlockPool, *, tenant: TenantId, n_blocks: int, fill: Fill, wait_s: float
+) -> Saved:
     """Store blocks [.., n_blocks) of the session's chain, in order, so that what is stored is always a prefix.
 
     Waits for room at most ``wait_s`` in all; after that blocks leave without a copy.
@@ -47,11 +49,13 @@ def run_save(session: SaveSession, pool: BlockPool, *, n_blocks: int, fill: Fill
         stored.extend(checksums)
         if grant.first_index + len(grant.block_ids) >= n_blocks:
             break
+    shortfall = Shortfall.NONE if grant.block_ids else grant.shortfall
     return Saved(
         n_stored=len(stored),
         first_index=first_index,
-        reason="" if grant.block_ids or grant.shortfall is Shortfall.NONE else grant.shortfall.value,
+        reason="" if shortfall is Shortfall.NONE else shortfall.value,
         gave=grant.gave,
+        answer=answer(tenant, shortfall, grant.gave),
         checksums=stored,
     )
 

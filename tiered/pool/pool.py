@@ -216,17 +216,6 @@ def _movable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(torch.uint8) if tensor.element_size() == 1 else tensor
 
 
-def _allocate(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
-    try:
-        return torch.empty(shape, dtype=dtype, device=device)
-    except RuntimeError as error:  # torch's out of memory is one
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"pool.bytes: {device} does not give the pool its memory: {reason}; give the pool less",
-            field="pool.bytes",
-        ) from None
-
-
 def _map(descriptor: int, nbytes: int, *, grow: bool) -> mmap.mmap:
     try:
         if grow:
