@@ -73,10 +73,14 @@ Job: TypeAlias = FetchJob | DemoteJob
 
 @dataclass(frozen=True, slots=True)
 class FetchDone:
-    """Per block its verified checksum, or None where the origin had no good copy."""
+    """Per block its verified checksum, or None where the origin had no good copy.
+
+    took_s: from when a mover took the job; 0 for a job that no mover ran.
+    """
 
     ticket: Ticket
     checksums: tuple[bytes | None, ...]
+    took_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

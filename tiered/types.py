@@ -93,8 +93,37 @@ class TenantStats(msgspec.Struct, frozen=True):
     caused_blocks: int = 0
 
 
+class SourceRate(msgspec.Struct, frozen=True):
+    """How fast blocks come from one kind of place, as measured: a fetch of n bytes takes latency_s + n / bytes_per_s.
+
+    bytes_per_s 0: never measured.
+    """
+
+    latency_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class NodeRates(msgspec.Struct, frozen=True):
+    """What a node has measured of its sources and its engines.
+
+    peers: of fetches from any peer; redis likewise. prefill_tokens_per_s: of the attached engines, 0 while none has
+    said. waiting_s: for how long the fetches that wait now will keep the movers busy.
+    """
+
+    peers: SourceRate = SourceRate()
+    redis: SourceRate = SourceRate()
+    prefill_tokens_per_s: float = 0.0
+    waiting_s: float = 0.0
+
+
 class NodeStats(msgspec.Struct, frozen=True):
-    """One node's snapshot, published with every lease renewal."""
+    """One node's snapshot, published with every lease renewal.
+
+    No field holds bytes: a script unpacks it, and Redis' MessagePack knows text alone.
+
+    scopes: those of the attached engines, each as ``hashing.scope.encode_scope`` has it, so that others can name the
+    hashes of a prompt here.
+    """
 
     pool_blocks: int = 0
     free_blocks: int = 0
@@ -102,6 +131,8 @@ class NodeStats(msgspec.Struct, frozen=True):
     engines: int = 0
     layout: str = ""
     tenants: dict[str, TenantStats] = msgspec.field(default_factory=dict)
+    scopes: tuple[str, ...] = ()
+    rates: NodeRates = NodeRates()
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -195,3 +226,18 @@ class Whereabouts:
 
 
 NOWHERE = Whereabouts(in_redis=False, stored_bytes=0, owners=())
+
+
+class Happening(msgspec.Struct, frozen=True, array_like=True):
+    """Something that happened to a block, for whoever asks why it is, or is not, where it is.
+
+    what: one lower-case word, such as ``stored``, ``evicted``, ``refused``; of several blocks of one prefix it is
+    said once, with the hash of the first of them and n_blocks. detail: the numbers and names at that moment.
+    """
+
+    what: str
+    block_hash: BlockHash
+    tenant: str
+    tier: str = Source.HOT.value
+    n_blocks: int = 1
+    detail: dict[str, int | float | str] = {}

@@ -20,7 +20,6 @@ from tiered.core.core import CacheCore, DirectoryEvents
 from tiered.core.lease import Lease
 from tiered.core.lend import lend
 from tiered.core.match import match, note_origins, open_lease
-from tiered.core.options import core_options, pool_blocks
 from tiered.core.origins import origins_of
 from tiered.core.promote import detach, start_load
 from tiered.core.pump import grow, pump, take
@@ -28,27 +27,24 @@ from tiered.core.release import drop_connection, expire, release
 from tiered.core.requests import close_session, saving
 from tiered.core.sequences import out_of_blocks
 from tiered.core.stats import node_stats
-from tiered.core.warm import open_warm, spare_slots, wanted
-from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, TierError
-from tiered.hashing.scope import ModelScope
+from tiered.core.warm import spare_slots
+from tiered.errors import CapacityError, LayoutMismatch, OwnershipError, TierError
+from tiered.hashing.scope import ModelScope, encode_scope
 from tiered.jobs import PeerAddress
-from tiered.journal.chains import Chain
-from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
-from tiered.seam.driver import Driver
-from tiered.seam.handoff import Handoff
 from tiered.sequence.sequence import Appended, Extension, TokenSequence
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
-from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, NodeId, NodeStats, TenantId
+from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, NodeId, NodeStats, TenantId, Whereabouts
+from worker.building import Built, build, make
 from worker.journal import HotJournal, JournalSnapshot
 
 PEER_CONNECTION = 0
 """Holds the leases under which peers are sent blocks; engines' connections count from 1."""
 
-WARM_CONNECTION = -1
-"""Holds the leases under which blocks are warmed up after a start."""
+OWN_CONNECTION = -1
+"""Holds the leases under which this worker moves blocks of its own accord, such as to warm up after a start."""
 
 LEND_LEASE_S = 30.0
 """A block lent to a peer comes back by itself after this long, far beyond any fetch's deadline."""
@@ -63,17 +59,6 @@ class Lent:
 
 
 @dataclass(slots=True)
-class _Built:
-    """What exists once the layout is known."""
-
-    scope: ModelScope
-    pool: BlockPool
-    core: CacheCore
-    handoff: Handoff
-    driver: Driver
-
-
-@dataclass(slots=True)
 class HotTier:
     settings: PoolSettings
     redis: RedisTier
@@ -83,12 +68,12 @@ class HotTier:
     """Other nodes whose lease is running; replaced whole by the membership task."""
     journal: HotJournal | None = None
     _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
-    _built: _Built | None = None
+    _built: Built | None = None
     _closed: bool = False
     _building: asyncio.Lock = field(default_factory=asyncio.Lock)
     _made: asyncio.Event = field(default_factory=asyncio.Event)
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
-    _engines: set[int] = field(default_factory=set)
+    _engines: dict[int, ModelScope] = field(default_factory=dict)
     _crowded: bool = False
     """Whether an engine has ever found no room: from then on nothing is warmed up."""
     _unannounced: dict[BlockHash, bool] = field(default_factory=dict)
@@ -106,17 +91,17 @@ class HotTier:
             if self._built is None:
                 # Making the memory resident takes a second for a few GiB: leases are renewed meanwhile.
                 # So are blocks of an earlier life adopted: nobody else knows of the core until it is built.
-                core, pool = await asyncio.to_thread(self._make, scope.layout)
+                core, pool = await asyncio.to_thread(make, self.settings, scope.layout, self.journal, self._policies)
                 self._built = self._build(scope, core, pool)
                 self._made.set()
         if scope.layout != self._built.scope.layout:
             raise LayoutMismatch(engine=scope.layout.describe(), worker=self._built.scope.layout.describe())
-        self._engines.add(connection)
+        self._engines[connection] = scope
         return self._built.pool
 
     def detach(self, connection: int) -> int:
         """The engine is gone: all it held comes back. Returns how many leases ended."""
-        self._engines.discard(connection)
+        self._engines.pop(connection, None)
         if self._built is None:
             return 0
         n_leases = drop_connection(self._built.core, connection, now=self.clock.now())
@@ -152,9 +137,8 @@ class HotTier:
         below = hashes[len(lease.pinned) :]
         if not below:
             return lease, 0, 0
-        loop = asyncio.get_running_loop()
         try:
-            whereabouts = await loop.run_in_executor(self._lookups, self.redis.lookup, below)
+            whereabouts = await self.lookup(below)
         except TierError:  # counted by the tier; a tier that cannot say is a miss
             return lease, 0, 0
         origins = origins_of(whereabouts, live=self.live_peers)
@@ -172,7 +156,7 @@ class HotTier:
             await self._progressed(left)
         if not op.done:
             detach(core, op)
-        if self.journal is not None and lease.connection != WARM_CONNECTION:
+        if self.journal is not None and lease.connection != OWN_CONNECTION:
             self.journal.used(lease.hashes[n_hot : len(lease.pinned)])
 
     def open(
@@ -308,36 +292,14 @@ class HotTier:
         assert self._built is not None
         return self._built.pool
 
-    async def warm(self, chain: Chain, *, deadline_s: float) -> int | None:
-        """Bring the next blocks of a chain from Redis into free slots; how many came. None where it is over: an
-        engine needs the room, or Redis does not answer."""
-        core, tenant = self._core(), chain.tenants[0]
-        if self._crowded or spare_slots(core) <= 0:
-            return None
-        below = wanted(core, chain.hashes, tenant=tenant)
-        if not below:
-            return 0
-        try:
-            whereabouts = await asyncio.get_running_loop().run_in_executor(self._lookups, self.redis.lookup, below)
-        except TierError:
-            return None
-        lease = open_warm(
-            core,
-            chain.hashes,
-            below,
-            origins_of(whereabouts, live={}),
-            tenant=tenant,
-            scope_id=chain.scope_id,
-            connection=WARM_CONNECTION,
-            expires_at=self.clock.now() + LEND_LEASE_S,
-        )
-        if lease is None:
-            return 0
-        n_before = len(lease.pinned)
-        await self.load(lease, deadline_s=deadline_s)
-        n_came = len(lease.pinned) - n_before
-        self.release(lease.lease_id, connection=WARM_CONNECTION, used_tokens=0)
-        return n_came
+    @property
+    def has_room(self) -> bool:
+        """Whether blocks may come up that nobody has asked for: some is free, and no engine ever found none."""
+        return not self._crowded and spare_slots(self._core()) > 0
+
+    async def lookup(self, hashes: Sequence[BlockHash]) -> list[Whereabouts]:
+        """What the shared state knows of each block. Errors: TierError."""
+        return await asyncio.get_running_loop().run_in_executor(self._lookups, self.redis.lookup, hashes)
 
     # What the cluster's tasks ask.
 
@@ -380,7 +342,12 @@ class HotTier:
         if self._built is None:
             return NodeStats(engines=len(self._engines))
         built = self._built
-        return node_stats(built.core, engines=len(self._engines), layout=built.scope.layout.describe())
+        return node_stats(
+            built.core,
+            engines=len(self._engines),
+            layout=built.scope.layout.describe(),
+            scopes=sorted({encode_scope(scope) for scope in self._engines.values()}),
+        )
 
     def blocks_by_state(self) -> dict[str, int]:
         if self._built is None:
@@ -416,38 +383,10 @@ class HotTier:
             raise OwnershipError("no engine has attached yet, so there is no pool")
         return self._built.core
 
-    def _make(self, layout: KvLayout) -> tuple[CacheCore, BlockPool]:
-        """Errors: ConfigError."""
-        n_blocks = pool_blocks(self.settings, layout)
-        if n_blocks < 1:
-            raise ConfigError(
-                f"pool.bytes: {self.settings.bytes} bytes hold no block of {layout.block_bytes} bytes; give more",
-                field="pool.bytes",
-            )
-        options = core_options(self.settings, layout, n_blocks, lower_tier=True)
-
-        def new_core() -> CacheCore:
-            core = CacheCore(options, n_blocks)
-            core.set_policies(self._policies)
-            return core
-
-        try:
-            if self.journal is not None:
-                return self.journal.make_pool(new_core, layout, n_blocks, device=self.settings.device)
-            pool = BlockPool(layout, n_blocks, device=self.settings.device)
-            return new_core(), pool  # in this order: a pool that cannot be must not cost the table of its blocks
-        except RuntimeError as error:  # torch's way of saying that the device has no memory left, among others
-            raise ConfigError(
-                f"pool.bytes: {self.settings.device} does not give {n_blocks * layout.block_bytes} bytes: {error}",
-                field="pool.bytes",
-            ) from error
-
-    def _build(self, scope: ModelScope, core: CacheCore, pool: BlockPool) -> _Built:
+    def _build(self, scope: ModelScope, core: CacheCore, pool: BlockPool) -> Built:
         core.set_policies(self._policies)  # they may have changed while it was made
         loop = asyncio.get_running_loop()
-        handoff = Handoff(queue_jobs_max=256, notify=lambda: _wake(loop, self._pump))
-        driver = Driver(pool, handoff, redis=self.redis, peers=self.peers, staging_blocks=core.options.leaving_max)
-        return _Built(scope, pool, core, handoff, driver)
+        return build(scope, core, pool, redis=self.redis, peers=self.peers, notify=lambda: _wake(loop, self._pump))
 
     def _share_events(self, core: CacheCore, journal: HotJournal) -> Future[bool]:
         """One drained batch to both: the journal now, the directory when it asks."""

@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from tiered.core.origins import origins_of
+from tiered.core.warm import open_warm, wanted
+from tiered.errors import TierError
 from tiered.journal.chains import Chain, hottest_chains
 from tiered.journal.journal import BATCH_S
 from tiered.log import get_logger
-from worker.hot_tier import HotTier
+from worker.hot_tier import LEND_LEASE_S, OWN_CONNECTION, HotTier
 from worker.journal import HotJournal
 
 WARM_BYTES_MAX: Final = 512 << 20
@@ -68,7 +71,7 @@ class JournalTask:
                 left_s = ends_at - time.monotonic()
                 if left_s <= 0 or self.journal.warmed >= n_blocks:
                     return
-                came = await self.hot.warm(chain, deadline_s=left_s)
+                came = await bring(self.hot, chain, deadline_s=left_s)
                 if came is None:
                     return
                 if came == 0:
@@ -77,3 +80,35 @@ class JournalTask:
             misses = misses + 1 if self.journal.warmed == n_before else 0
             if misses == MISSES_MAX:
                 return
+
+
+async def bring(hot: HotTier, chain: Chain, *, deadline_s: float) -> int | None:
+    """Bring the next blocks of a chain from Redis into free slots; how many came. None where it is over: an engine
+    needs the room, or Redis does not answer."""
+    core, tenant = hot.core, chain.tenants[0]
+    if not hot.has_room:
+        return None
+    below = wanted(core, chain.hashes, tenant=tenant)
+    if not below:
+        return 0
+    try:
+        whereabouts = await hot.lookup(below)
+    except TierError:
+        return None
+    lease = open_warm(
+        core,
+        chain.hashes,
+        below,
+        origins_of(whereabouts, live={}),
+        tenant=tenant,
+        scope_id=chain.scope_id,
+        connection=OWN_CONNECTION,
+        expires_at=hot.clock.now() + LEND_LEASE_S,
+    )
+    if lease is None:
+        return 0
+    n_before = len(lease.pinned)
+    await hot.load(lease, deadline_s=deadline_s)
+    n_came = len(lease.pinned) - n_before
+    hot.release(lease.lease_id, connection=OWN_CONNECTION, used_tokens=0)
+    return n_came

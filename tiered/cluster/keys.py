@@ -89,6 +89,18 @@ class Keys:
         """Set: block hashes that this life of the node holds hot."""
         return f"{self._blocks}n:{node}:{epoch}".encode()
 
+    def node_digests(self, node: NodeId, epoch: Epoch) -> bytes:
+        """Hash: how many block hashes that set has and a digest of them, so that lost batches are noticed."""
+        return f"{self._blocks}d:{node}:{epoch}".encode()
+
+    def changes(self) -> bytes:
+        """Stream, bounded: what became hot or stored in this partition and what left, for who mirrors that."""
+        return f"{self._blocks}c".encode()
+
+    def why(self) -> bytes:
+        """List, bounded: what the books' scripts took from whom and for whom, newest first."""
+        return f"{self._blocks}y".encode()
+
     # The cluster's own state.
     def epochs(self) -> bytes:
         """Integer: the last epoch given out; grows for ever."""
@@ -121,6 +133,26 @@ class Keys:
     def tenants_revision(self) -> bytes:
         """Integer: grows with every change of a tenant, so that watchers poll one small value."""
         return f"{self._cluster}tenants-rev".encode()
+
+    def leader(self) -> bytes:
+        """String with a time to live: MessagePack of who leads, its token among it."""
+        return f"{self._cluster}leader".encode()
+
+    def leader_tokens(self) -> bytes:
+        """Integer: the last fencing token given out; grows for ever."""
+        return f"{self._cluster}leader-token".encode()
+
+    def shares(self) -> bytes:
+        """Hash: node id -> MessagePack of the share lent to that life; ``:token`` the last writing leader's."""
+        return f"{self._cluster}shares".encode()
+
+    def drains(self) -> bytes:
+        """Hash: node id -> the epoch of the life that is asked to drain."""
+        return f"{self._cluster}drains".encode()
+
+    def access_tokens(self) -> bytes:
+        """Hash: SHA-256 of a bearer token, hex -> JSON of what it allows."""
+        return f"{self._cluster}tokens".encode()
 
     def deals(self) -> bytes:
         """Integer: the number of the last deal of bounds to the partitions; grows for ever."""

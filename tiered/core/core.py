@@ -17,6 +17,7 @@ from tiered.blocks.state import BlockState
 from tiered.blocks.table import BlockTable
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
+from tiered.core.why import WhyLog
 from tiered.errors import OwnershipError
 from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
 from tiered.jobs import CopyDone, Job
@@ -103,6 +104,8 @@ class CacheCore:
     loads: dict[int, LoadOp] = field(init=False, default_factory=dict)
     sequences: dict[SequenceId, TokenSequence] = field(init=False, default_factory=dict)
     jobs: list[Job] = field(init=False, default_factory=list)
+    why: WhyLog | None = field(init=False, default=None)
+    """Where a host wants to know what happened; simulations do not."""
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
     _last_id: int = field(init=False, default=0)
     _learns: bool = field(init=False, default=False)

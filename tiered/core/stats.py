@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore, TenantCounters
 from tiered.types import NodeStats, TenantStats
 
 
-def node_stats(core: CacheCore, *, engines: int, layout: str) -> NodeStats:
+def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[str] = ()) -> NodeStats:
     """What this node publishes of itself. Cost: O(tenants)."""
     used = dict(core.ledger.tenants())
     nothing = TenantCounters()
@@ -31,4 +33,5 @@ def node_stats(core: CacheCore, *, engines: int, layout: str) -> NodeStats:
         engines=engines,
         layout=layout,
         tenants=tenants,
+        scopes=tuple(scopes),
     )

@@ -51,3 +51,15 @@ def scope_id(model: ModelScope, *, label: str) -> bytes:
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder(order="sorted")
+_JSON_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+_JSON_DECODER: Final = msgspec.json.Decoder(ModelScope)
+
+
+def encode_scope(model: ModelScope) -> str:
+    """As JSON, for others who are to name the same scope."""
+    return _JSON_ENCODER.encode(model).decode()
+
+
+def decode_scope(text: str) -> ModelScope:
+    """Errors: msgspec.DecodeError for what is no scope, such as one of a later version."""
+    return _JSON_DECODER.decode(text)

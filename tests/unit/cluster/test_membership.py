@@ -3,13 +3,15 @@ from __future__ import annotations
 import pytest
 import redis
 
+from tests.support.content import SCOPE
 from tests.support.redis_server import eventually, settings_for
 from tiered.cluster.connection import command, connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.keys import Keys
 from tiered.cluster.membership import Membership
 from tiered.errors import LeaseExpired, StaleEpoch
-from tiered.types import NodeId, NodeInfo, NodeStats, TenantId, TenantStats, TokenCounts
+from tiered.hashing.scope import encode_scope
+from tiered.types import NodeId, NodeInfo, NodeRates, NodeStats, SourceRate, TenantId, TenantStats, TokenCounts
 
 A, B = NodeId("node-a"), NodeId("node-b")
 RED, BLUE = TenantId("red"), TenantId("blue")
@@ -36,7 +38,16 @@ def stats(*, red: int = 0, blue: int = 0) -> NodeStats:
         "red": TenantStats(tokens=TokenCounts(asked=red, hot=red)),
         "blue": TenantStats(tokens=TokenCounts(asked=blue, missed=blue)),
     }
-    return NodeStats(pool_blocks=10, free_blocks=3, block_bytes=1 << 20, engines=1, layout="x", tenants=tenants)
+    return NodeStats(
+        pool_blocks=10,
+        free_blocks=3,
+        block_bytes=1 << 20,
+        engines=1,
+        layout="x",
+        tenants=tenants,
+        scopes=(encode_scope(SCOPE),),
+        rates=NodeRates(peers=SourceRate(0.001, 1e9), prefill_tokens_per_s=1_234.5),
+    )
 
 
 def test_a_member_is_seen_as_it_joined_and_renewed(membership: Membership) -> None:

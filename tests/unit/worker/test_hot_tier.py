@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-import worker.hot_tier
+import worker.building
 from tests.support.content import LAYOUT, SCOPE, TENANT
 from tests.support.redis_server import settings_for
 from tiered.clock import SystemClock
@@ -44,7 +44,7 @@ def test_a_device_without_memory_is_a_sentence_about_the_setting(
     def no_memory(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA out of memory")
 
-    monkeypatch.setattr(worker.hot_tier, "BlockPool", no_memory)
+    monkeypatch.setattr(worker.building, "BlockPool", no_memory)
     with pytest.raises(ConfigError, match=r"pool\.bytes: cpu does not give \d+ bytes: CUDA out of memory"):
         asyncio.run(hot.attach(SCOPE, 1))
     assert hot.stats().engines == 0
