@@ -1,25 +1,23 @@
-"""Batches what arrived and what left, for the directory; off every request's path.
+"""Tells the directory what arrived and what left, and keeps it right; off every request's path.
 
-Events are keyed by block, so a block that came and went costs one entry. When too much could not be delivered the
-announcer has lost track: the worker then rejoins, and the new life announces what it holds.
+Owns the sending and the waiting, one thing at a time; what is to be said, compared and repaired is decided in
+:mod:`tiered.cluster.announcing`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
+from tiered.clock import Clock, SystemClock
+from tiered.cluster.announcing import Announcing, AnnouncingCounters, Ask, Compare, Say
 from tiered.cluster.directory import Directory
-from tiered.core.core import DirectoryEvents
-from tiered.errors import TierError
+from tiered.errors import TierError, TierUnavailable
 from tiered.log import get_logger
-from tiered.types import NO_EPOCH, BlockHash, Epoch, NodeId
+from tiered.types import BlockHash, Epoch, NodeId
 from worker.hot_tier import HotTier
-
-PENDING_MAX: Final = 200_000
-"""Undelivered events kept: 32 MB or so; beyond it a new life is cheaper than catching up."""
 
 _log = get_logger("worker.announce")
 
@@ -30,17 +28,34 @@ class Announcer:
     node: NodeId
     hot: HotTier
     interval_s: float
-    epoch: Epoch = NO_EPOCH
-    announced: int = 0
-    lost_track: bool = False
-    _pending: dict[BlockHash, bool] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+    speaks_until: float = math.inf
+    """When the lease of this life ends: what would be said then is kept."""
+    _announcing: Announcing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._announcing = Announcing(self.directory.partitions)
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._announcing.epoch
+
+    @property
+    def pending_blocks(self) -> int:
+        """What the directory has not heard of yet."""
+        return self._announcing.pending_blocks
+
+    def counters(self) -> AnnouncingCounters:
+        return self._announcing.counters
 
     def begin_life(self, epoch: Epoch, resident: Sequence[BlockHash]) -> None:
         """Forget what an older epoch had to say; announce everything that is here."""
         self.hot.drain_events()
-        self.epoch = epoch
-        self._pending = dict.fromkeys(resident, True)
-        self.lost_track = False
+        self._announcing.begin_life(epoch, resident, self.clock.now())
+
+    def fall_silent(self) -> None:
+        """This node is no member: until the next life begins there is nobody to speak for."""
+        self._announcing.end_life()
 
     async def run(self) -> None:
         """Deliver for ever."""
@@ -49,29 +64,28 @@ class Announcer:
             await self.deliver()
 
     async def deliver(self) -> None:
-        """Send what is pending; what could not be sent is kept for the next time."""
-        self._take(self.hot.drain_events())
-        if not self._pending:
-            return
-        batch, self._pending = self._pending, {}
-        stored = [block_hash for block_hash, here in batch.items() if here]
-        removed = [block_hash for block_hash, here in batch.items() if not here]
-        epoch = self.epoch
-        try:
-            await asyncio.to_thread(self.directory.announce, self.node, epoch, stored=stored, removed=removed)
-            self.announced += len(batch)
-        except TierError as error:
-            _log.debug("announcement kept for later", n_blocks=len(batch), error=str(error))
-            if epoch == self.epoch:  # a new life has announced everything already
-                self._pending = batch | self._pending
-                self._check_bound()
+        """All that is due; what could not be done is left for the next time."""
+        events = self.hot.drain_events()
+        self._announcing.note(events.stored, events.removed)
+        while (now := self.clock.now()) < self.speaks_until and (ask := self._announcing.next(now)) is not None:
+            try:
+                await self._do(ask)
+            except TierError as error:
+                self._announcing.failed(ask, self.clock.now())
+                _log.debug("the directory was not told; later", ask=type(ask).__name__, error=str(error))
+                return
 
-    def _take(self, events: DirectoryEvents) -> None:
-        self._pending.update(dict.fromkeys(events.stored, True))
-        self._pending.update(dict.fromkeys(events.removed, False))
-        self._check_bound()
-
-    def _check_bound(self) -> None:
-        if len(self._pending) > PENDING_MAX:
-            self._pending = {}
-            self.lost_track = True
+    async def _do(self, ask: Ask) -> None:
+        """Errors: TierError when no server answers."""
+        if isinstance(ask, Say):
+            heard = await asyncio.to_thread(self.directory.hear, self.node, ask.epoch, ask.announcements)
+            self._announcing.heard(ask, heard)
+            if None in heard:
+                raise TierUnavailable("some partitions did not hear it")
+        elif isinstance(ask, Compare):
+            found = await asyncio.to_thread(self.directory.digests, self.node, ask.epoch)
+            self._announcing.compared(ask, found, self.clock.now())
+        else:
+            members = await asyncio.to_thread(self.directory.members, self.node, ask.epoch, ask.partition)
+            wrong = self._announcing.read(ask, members)
+            _log.warning("the directory was wrong; repairing it", partition=ask.partition, n_blocks=wrong)

@@ -1,5 +1,10 @@
 """Keeps this node a member: joins, renews its lease, rejoins under a new epoch when the lease lapsed.
 
+A life ends here no later than in Redis: its lease is counted from before the renewal was sent, by this machine's own
+clock, and once that time is over this node is fenced: it says and lends nothing until it has joined again. Of two
+processes with one name the later one has it; the earlier stays fenced, says so, and takes it back only when the other
+has left or lapsed.
+
 Also keeps the list of other nodes whose lease is running, so that an owner in the directory can be told from a ghost.
 While Redis is unreachable nothing is dropped: the worker serves on, and rejoins by itself.
 
@@ -15,6 +20,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from tiered.clock import Clock, SystemClock
 from tiered.cluster.membership import Membership
 from tiered.errors import OwnershipError, TierError
 from tiered.jobs import PeerAddress
@@ -36,21 +42,37 @@ class MembershipTask:
     announcer: Announcer
     lease_ttl_s: float
     heartbeat_s: float
-    epoch: Epoch = NO_EPOCH
+    clock: Clock = field(default_factory=SystemClock)
+    parted: bool = False
+    """Whether this node has left for good, though its process goes on: it was drained."""
     connected: bool = True
     rejoins: int = field(default=0)
+    _life: Epoch = NO_EPOCH
+    _lease_ends: float = 0.0
+    _usurper: NodeInfo | None = None
     _published: Tokens = field(default_factory=dict)
     """What this process had counted in all when it was last heard."""
     _before: Tokens = field(default_factory=dict)
     """The part of it that belongs to earlier lives."""
 
+    @property
+    def epoch(self) -> Epoch:
+        """Of the life whose lease runs; NO_EPOCH while this node is fenced."""
+        return self._life if self.clock.now() < self._lease_ends else NO_EPOCH
+
     async def join(self) -> None:
-        """Become a member under a new epoch; all that is resident is announced under it. Errors: TierError."""
-        self.epoch = await asyncio.to_thread(self.membership.join, self.info, lease_ttl_s=self.lease_ttl_s)
+        """Become a member under a new epoch; all that is resident is announced under it. Errors: TierError.
+
+        Whoever had the name before loses it.
+        """
+        sent_at = self.clock.now()
+        self._life = await asyncio.to_thread(self.membership.join, self.info, lease_ttl_s=self.lease_ttl_s)
+        self._usurper = None
         self._before = self._published
-        self.announcer.begin_life(self.epoch, self.hot.resident_hashes())
-        _log.info("joined", node=self.info.node, epoch=self.epoch)
-        await self._look_around()
+        self._lasts_from(sent_at)
+        self.announcer.begin_life(self._life, self.hot.resident_hashes())
+        _log.info("joined", node=self.info.node, epoch=self._life)
+        await self.look_around()
 
     async def run(self) -> None:
         """Renew for ever."""
@@ -60,51 +82,97 @@ class MembershipTask:
 
     async def beat(self) -> None:
         """One renewal; a lapsed lease or an older epoch means joining again."""
+        if self.parted:
+            return
+        if self.epoch == NO_EPOCH:
+            await self._rejoin_or_wait("its lease has lapsed")
+            return
         try:
-            if self.announcer.lost_track:
-                await self._rejoin("announcements were lost")
             await self._renew()
-            await self._look_around()
-            if not self.connected:
-                _log.info("the shared state is reachable again", node=self.info.node)
-            self.connected = True
+            await self.look_around()
+            self._found()
         except OwnershipError as error:
             await self._rejoin_or_wait(str(error))
         except TierError as error:
             self._lost(error)
 
+    async def part(self) -> None:
+        """Leave, and stay away until :meth:`come_back`."""
+        self.parted = True
+        self.announcer.fall_silent()
+        await self._say_goodbye()
+
+    async def come_back(self) -> None:
+        self.parted = False
+        await self._rejoin_or_wait("the drain was called off")
+
     async def leave(self) -> None:
         """Say the last counts and goodbye, so that nobody waits for the lease to lapse. Best effort."""
+        if not self.parted and self.epoch != NO_EPOCH:
+            await self._say_goodbye()
+
+    async def _say_goodbye(self) -> None:
         try:
             await self._renew()
-            await asyncio.to_thread(self.membership.leave, NodeId(self.info.node), self.epoch)
+            await asyncio.to_thread(self.membership.leave, NodeId(self.info.node), self._life)
         except (OwnershipError, TierError) as error:
             _log.warning("left without saying so; the lease will lapse", error=str(error))
 
     async def _renew(self) -> None:
         stats = self.hot.stats()
         own = since(stats, self._before)
+        sent_at = self.clock.now()
         await asyncio.to_thread(
-            self.membership.renew, NodeId(self.info.node), self.epoch, own, lease_ttl_s=self.lease_ttl_s
+            self.membership.renew, NodeId(self.info.node), self._life, own, lease_ttl_s=self.lease_ttl_s
         )
+        self._lasts_from(sent_at)
         self._published = {tenant: of.tokens for tenant, of in stats.tenants.items()}
 
+    def _lasts_from(self, sent_at: float) -> None:
+        self._lease_ends = self.announcer.speaks_until = sent_at + self.lease_ttl_s
+
     async def _rejoin_or_wait(self, reason: str) -> None:
+        """Fenced from here on, until it is a member again."""
+        self._lease_ends = 0.0
+        self.announcer.fall_silent()
         try:
-            await self._rejoin(reason)
+            if not await self._is_usurped():
+                _log.warning("rejoining", node=self.info.node, epoch=self._life, reason=reason)
+                await self.join()
+                self.rejoins += 1
+            self._found()
         except TierError as error:
             self._lost(error)
 
-    async def _rejoin(self, reason: str) -> None:
-        _log.warning("rejoining", node=self.info.node, epoch=self.epoch, reason=reason)
-        await self.join()
-        self.rejoins += 1
+    async def _is_usurped(self) -> bool:
+        """Whether another process has this node's name and a lease that runs. Two that took it back would go on for
+        ever."""
+        views = await self.look_around()
+        other = next((view.info for view in views if view.alive and view.info.node == self.info.node), None)
+        if other is None or other == self.info:  # nobody, or a join of ours whose answer was lost
+            return False
+        if other != self._usurper:
+            self._usurper = other
+            _log.error(
+                "another worker took this node's name; this one shares nothing until that one is gone: give one of "
+                "them another node.name",
+                node=self.info.node,
+                taken_by=f"{other.peer_host}:{other.peer_port}",
+                pid=other.pid,
+            )
+        return True
 
-    async def _look_around(self) -> None:
+    async def look_around(self) -> list[NodeView]:
         views = await asyncio.to_thread(self.membership.nodes)
         live = live_peers(views, but=self.info.node)
         self.hot.live_peers = live
         self.hot.peers.forget(frozenset(live.values()))
+        return views
+
+    def _found(self) -> None:
+        if not self.connected:
+            _log.info("the shared state is reachable again", node=self.info.node)
+        self.connected = True
 
     def _lost(self, error: TierError) -> None:
         if self.connected:

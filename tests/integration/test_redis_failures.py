@@ -137,25 +137,6 @@ def _asked(cluster: SmallCluster) -> int:
     return (ended.asked if ended else 0) + sum(stats.tokens.asked for stats in running if stats)
 
 
-def test_two_workers_of_one_name_take_turns_and_neither_dies(cluster: SmallCluster) -> None:
-    """A wrong deployment: each join ends the other's life. Both serve their own engines all the same.
-
-    On two machines, so that they do not share a journal, which would refuse the second.
-    """
-    [first] = cluster.start("w1", settings=QUICK)
-    second = cluster.spawn("w2", *QUICK, "journal.mode=off", extra=["--node", "w1"])
-    until(lambda: "worker w1 ready" in second.stdout_path.read_text(), "the second is ready", within_s=20)
-    start = cluster.node("w1").epoch
-    until(lambda: cluster.node("w1").epoch > start + 2, "they take turns")
-    assert first.process.is_alive()
-    assert second.process.is_alive()
-    with cluster.attach("w1") as client, cluster.attach("w2") as other:
-        save(client, prompt(1, 2))
-        assert take(client, prompt(1, 2)) == Counter({Source.HOT: 2})
-        save(other, prompt(2, 2))
-        assert take(other, prompt(2, 2)) == Counter({Source.HOT: 2})
-
-
 def test_entries_of_the_shared_state_that_cannot_be_read_do_not_stop_a_worker(cluster: SmallCluster) -> None:
     [worker] = cluster.start("w1", settings=QUICK)
     cluster.client.hset(cluster.keys.tenants(), "acme", '{"tenant": "acme", "invented_later": 1}')

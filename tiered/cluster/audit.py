@@ -1,7 +1,9 @@
-"""Walks all that the tier holds, partition after partition, and settles what does not agree: the slow, thorough half
-of the books.
+"""Walks all that the tier and the directory hold, partition after partition, and settles what does not agree: the
+slow, thorough half of the books.
 
-Owns the walk, its memory of orphans, and the comparison of sums; what is wrong with a block is audit.lua's to say.
+Owns the walk, its memory of orphans and of ended lives, and the comparison of sums; what is wrong with a block is
+audit.lua's to say. Lives that are registered no longer are swept by who saw them end; what an announcement left that
+came after that is found here alone.
 An empty table is no finding: nothing is evicted because something else is missing. The one exception is a value
 without a record, which nobody could ever find.
 """
@@ -11,13 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from tiered.cluster.connection import Client, command
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger
-from tiered.types import NO_HASH, NOWHERE, BlockHash, TenantId
+from tiered.cluster.membership import Membership
+from tiered.types import NO_EPOCH, NO_HASH, NOWHERE, BlockHash, Epoch, NodeId, TenantId
+
+Life: TypeAlias = tuple[NodeId, Epoch]
 
 _SCAN_COUNT: Final = 1_000
 _ORPHANS_MAX: Final = 100_000
@@ -26,7 +31,10 @@ _ORPHANS_MAX: Final = 100_000
 
 @dataclass(slots=True)
 class Findings:
-    """Of one walk. Counts are blocks; what was found was settled, if the walk was to settle.
+    """Of one walk. Counts are blocks, but for stamps; what was found was settled, if the walk was to settle.
+
+    stamps: of nodes that do not list the block, or whose life has ended; those that were removed, or as far as one
+    can tell would be.
 
     charged and ledger_bytes: what tenants are charged by the blocks' own records, and by the books. They and
     stored_bytes are equal to the byte while nobody writes; ``is_quiet`` says that nobody did.
@@ -38,6 +46,7 @@ class Findings:
     relisted: int = 0
     orphans: int = 0
     idle: int = 0
+    stamps: int = 0
     blocks: int = 0
     stored_bytes: int = 0
     charged: Counter[TenantId] = field(default_factory=Counter)
@@ -62,6 +71,7 @@ class Auditor:
         self._keys = keys
         self._ledger = RedisLedger(client, keys)
         self._directory = Directory(client, keys)
+        self._membership = Membership(client, keys)
         self._settle = settle
         self._partition = 0
         self._cursor = 0
@@ -69,6 +79,8 @@ class Auditor:
         self._books_at_start: Mapping[bytes, bytes] = {}
         self._orphans: set[BlockHash] = set()
         self._orphans_before: frozenset[BlockHash] = frozenset()
+        self._lives: set[Life] = set()
+        self._ended_before: frozenset[Life] = frozenset()
 
     def walk(self, idle_s: Mapping[TenantId, float] | None = None) -> Findings:
         """A whole walk from where the last one stood."""
@@ -96,15 +108,17 @@ class Auditor:
         if self._partition == 0:
             self._walk = Findings(is_quiet=True)
             self._orphans = set()
+            self._lives = set()
             if self._settle:
                 self._walk.idle = sum(self._ledger.expire(tenant, idle_s=limit) for tenant, limit in idle_s.items())
         self._books_at_start = self._books(keys)
 
     def _look_further(self, keys: Keys) -> None:
         """One step of SCAN, on the server that has the partition's slot."""
-        pattern, own = keys.blocks_pattern(), keys.usage()
+        pattern, own = keys.everything_pattern(), keys.usage()
         cursor, names = command(self._client, "SCAN", self._cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT, key=own)
         self._cursor = int(cursor)
+        self._lives |= {life for name in names if (life := keys.life_of(name)) is not None}
         meta = keys.meta(NO_HASH)
         records = {hash_ for name in names if name.startswith(meta) and (hash_ := keys.hash_of(name))}
         values = {hash_ for name in names if not name.startswith(meta) and (hash_ := keys.hash_of(name))}
@@ -115,6 +129,7 @@ class Auditor:
 
     def _look_at(self, hashes: set[BlockHash]) -> None:
         walk = self._walk
+        walk.stamps += self._directory.stray_stamps(sorted(hashes), remove=self._settle)
         for found in self._ledger.audit(sorted(hashes), settle=self._settle):
             walk.expired += found.expired
             walk.lost += found.lost
@@ -145,12 +160,27 @@ class Auditor:
     def _close(self) -> Findings:
         walk = self._walk
         walk.orphans = len(self._orphans)
+        self._end_lives()
         if self._settle:
             seen_twice = self._orphans & self._orphans_before
             if seen_twice:
-                self._ledger.remove(sorted(seen_twice))
+                self._ledger.remove(sorted(seen_twice), why="its prefix is nowhere")
             self._orphans_before = frozenset(self._orphans - seen_twice)
         return walk
+
+    def _end_lives(self) -> None:
+        """Who announces is registered before, so a life that was met and is not registered now has ended; unless the
+        members are what was lost, and will be back in a moment. So it has to be met twice."""
+        if not self._lives:
+            self._ended_before = frozenset()
+            return
+        registered = self._membership.registered()
+        ended = {(node, epoch) for node, epoch in self._lives if registered.get(node, NO_EPOCH) not in (epoch, None)}
+        for node, epoch in sorted(ended & self._ended_before if self._settle else ended):
+            self._walk.stamps += (
+                self._directory.sweep(node, epoch) if self._settle else self._directory.count(node, epoch)
+            )
+        self._ended_before = frozenset(ended)
 
     def _books(self, keys: Keys) -> Mapping[bytes, bytes]:
         fields: dict[bytes, bytes] = command(self._client, "HGETALL", keys.usage())

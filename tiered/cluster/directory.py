@@ -6,7 +6,7 @@ holder decides, and whether a life still counts is for whoever knows the members
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -14,12 +14,19 @@ import msgspec
 from redis.exceptions import TryAgainError
 
 from tiered.cluster import scripts
+from tiered.cluster.announcement import Announcement, Heard, announcements
+from tiered.cluster.changes import pages
 from tiered.cluster.connection import Client, answered, pipelined
+from tiered.cluster.digest import Digest
 from tiered.cluster.keys import Keys, partition_of
 from tiered.cluster.routing import Command
+from tiered.errors import TierUnavailable
+from tiered.tenancy.copies import NO_SECONDS, TwoCopies
 from tiered.types import HASH_BYTES, NO_HASH, NOWHERE, BlockHash, Epoch, NodeId, Owner, Whereabouts
 
 STATE_COMMITTED: Final = 2
+
+_NO_DIGEST: Final = Digest(-1, 0)
 
 _SWEEP_CALLS_MAX: Final = 256
 """Of one sweep: 131,072 blocks with the default batch, a fraction of a second; the next sweep goes on."""
@@ -47,14 +54,46 @@ class Directory:
         self._client = client
         self._keys = keys
 
+    @property
+    def partitions(self) -> int:
+        return self._keys.partitions
+
+    def hear(self, node: NodeId, epoch: Epoch, said: Sequence[Announcement]) -> list[Heard | None]:
+        """Take what this life of the node says; what became of each.
+
+        None for one whose server did not answer, while another's did. What comes late changes nothing: neither of an
+        older life (I8), nor of this one when something later was heard already.
+        """
+        return scripts.announce(self._client, self._keys, node, epoch, said)
+
     def announce(
         self, node: NodeId, epoch: Epoch, *, stored: Sequence[BlockHash], removed: Sequence[BlockHash]
     ) -> None:
-        """Say what this life of the node now holds and what it no longer holds.
+        """Say the same unnumbered, any amount of it, for who waits for each answer. A hash in both is removed."""
+        here = dict.fromkeys(stored, True) | dict.fromkeys(removed, False)
+        said = list(announcements(here, self._keys.partitions))
+        if None in self.hear(node, epoch, said):
+            raise TierUnavailable("a server did not hear what was announced")
 
-        A hash in both ends up removed. Late messages of an older life change nothing of a newer one (I8).
+    def digests(self, node: NodeId, epoch: Epoch) -> list[Digest | None]:
+        """What each partition has of this life, in short; one round trip to each server.
+
+        None for a partition whose server does not answer. A digest that does not go with its set has a count that no
+        set has, so that it agrees with nothing.
         """
-        scripts.announce(self._client, self._keys, node, epoch, _changes(stored, removed))
+        commands = []
+        for part in self._keys.every():
+            digest, members = part.node_digests(node, epoch), part.node_blocks(node, epoch)
+            commands += [Command(("HMGET", digest, "n", "x"), digest), Command(("SCARD", members), members)]
+        replies = pipelined(self._client, commands)
+        if all(isinstance(reply, Exception) for reply in replies):
+            answered(replies)
+        return [_digest(*both) for both in zip(replies[::2], replies[1::2], strict=True)]
+
+    def members(self, node: NodeId, epoch: Epoch, partition: int) -> set[BlockHash]:
+        """What one partition has of this life."""
+        key = self._keys.every()[partition].node_blocks(node, epoch)
+        return {block_hash for page in pages(self._client, "SSCAN", key) for block_hash in page}
 
     def lookup(self, hashes: Sequence[BlockHash], *, whole: bool = False) -> list[Whereabouts]:
         """What is known of each block, in order; one round trip to each server.
@@ -79,15 +118,18 @@ class Directory:
                 found[place] = whereabouts_of(record)
         return found
 
-    def sweep(self, node: NodeId, epoch: Epoch, *, batch: int = 512) -> int:
+    def sweep(self, node: NodeId, epoch: Epoch, *, batch: int = 512, two: TwoCopies = NO_SECONDS) -> int:
         """Remove the stamps of a life that has ended; returns how many. Of a very large set, some are left for the
-        next call."""
+        next call.
+
+        two: who asks for two copies; what of theirs is left in Redis alone is noted for :mod:`tiered.cluster.lost`.
+        """
         removed = 0
         calls_left = _SWEEP_CALLS_MAX
         for part in self._keys.every():
             while calls_left > 0:
                 calls_left -= 1
-                taken, dropped = scripts.sweep(self._client, part, node, epoch, batch=batch)
+                taken, dropped = scripts.sweep(self._client, part, node, epoch, batch=batch, two=two)
                 removed += dropped
                 if taken < batch:
                     break
@@ -98,6 +140,10 @@ class Directory:
         keys = [part.node_blocks(node, epoch) for part in self._keys.every()]
         members: list[int] = answered(pipelined(self._client, [Command(("SCARD", key), key) for key in keys]))
         return sum(members)
+
+    def stray_stamps(self, hashes: Sequence[BlockHash], *, remove: bool) -> int:
+        """How many stamps these blocks have of lives that do not list them; a server that lost keys leaves such."""
+        return scripts.stray_stamps(self._client, self._keys, hashes, remove=remove)
 
     def _read(
         self, groups: Sequence[tuple[Keys, Sequence[int]]], hashes: Sequence[BlockHash], whole: bool
@@ -154,12 +200,10 @@ def _whereabouts(in_redis: bool, stored_bytes: int, stamps: tuple[str | int, ...
     return Whereabouts(in_redis=in_redis, stored_bytes=stored_bytes, owners=owners)
 
 
-def _changes(
-    stored: Sequence[BlockHash], removed: Sequence[BlockHash]
-) -> Iterator[tuple[Sequence[BlockHash], Sequence[BlockHash]]]:
-    """Split into calls of bounded size; all that was stored goes first."""
-    step = scripts.HASHES_PER_CALL
-    for start in range(0, len(stored), step):
-        yield stored[start : start + step], ()
-    for start in range(0, len(removed), step):
-        yield (), removed[start : start + step]
+def _digest(fields: list[bytes | None] | Exception, members: int | Exception) -> Digest | None:
+    if isinstance(fields, Exception) or isinstance(members, Exception):
+        return None
+    count, total = fields
+    if int(count or 0) != members:
+        return _NO_DIGEST
+    return Digest(members, int(total or b"0", 16))

@@ -59,6 +59,18 @@ class Keys:
         """For SCAN: meta and values. A namespace holds none of a pattern's special characters."""
         return f"{self._blocks}[bm]:*".encode()
 
+    def everything_pattern(self) -> bytes:
+        """For SCAN: meta and values, and what lists the blocks of lives."""
+        return f"{self._blocks}[bmnd]:*".encode()
+
+    def life_of(self, key: bytes) -> tuple[NodeId, Epoch] | None:
+        """Whose set or digest a key is; None for any other key."""
+        prefix = len(self._blocks) + 2
+        if key[:prefix] not in (f"{self._blocks}n:".encode(), f"{self._blocks}d:".encode()):
+            return None
+        node, _, epoch = key[prefix:].decode(errors="replace").rpartition(":")
+        return (NodeId(node), Epoch(int(epoch))) if epoch.isdecimal() else None
+
     def meta(self, block_hash: BlockHash) -> bytes:
         """String, MessagePack: state, size, tenants, depth, expiry, owners, parent."""
         return f"{self._blocks}m:".encode() + block_hash
@@ -89,6 +101,10 @@ class Keys:
         """Set: block hashes that this life of the node holds hot."""
         return f"{self._blocks}n:{node}:{epoch}".encode()
 
+    def lives(self) -> bytes:
+        """What the keys of all such sets begin with."""
+        return f"{self._blocks}n:".encode()
+
     def node_digests(self, node: NodeId, epoch: Epoch) -> bytes:
         """Hash: how many block hashes that set has and a digest of them, so that lost batches are noticed."""
         return f"{self._blocks}d:{node}:{epoch}".encode()
@@ -100,6 +116,19 @@ class Keys:
     def why(self) -> bytes:
         """List, bounded: what the books' scripts took from whom and for whom, newest first."""
         return f"{self._blocks}y".encode()
+
+    def lost(self) -> bytes:
+        """Sorted set, bounded: blocks of which Redis alone is left though a tenant asks for two copies, by the
+        server's time from which on a worker may take them, ms."""
+        return f"{self._blocks}x".encode()
+
+    def lost_dropped(self) -> bytes:
+        """Integer: how many of those there was no room for."""
+        return f"{self._blocks}xd".encode()
+
+    def replicated(self) -> bytes:
+        """String, short-lived: a write of which is asked whether a replica has it."""
+        return f"{self._blocks}w".encode()
 
     # The cluster's own state.
     def epochs(self) -> bytes:
@@ -143,7 +172,8 @@ class Keys:
         return f"{self._cluster}leader-token".encode()
 
     def shares(self) -> bytes:
-        """Hash: node id -> MessagePack of the share lent to that life; ``:token`` the last writing leader's."""
+        """Hash: node id -> MessagePack of what was lent to that life, ``<node id>:held`` of what it says it holds;
+        ``:token`` the last writing leader's, ``:revision`` of the books, ``:settled`` 1 once all could report."""
         return f"{self._cluster}shares".encode()
 
     def drains(self) -> bytes:

@@ -18,6 +18,7 @@ from tiered.types import Epoch, NodeId, NodeInfo, NodeStats, NodeView, TenantId,
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _ENTRY: Final = msgspec.msgpack.Decoder(tuple[NodeInfo, int])
+_REGISTERED: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, int])
 _STATS: Final = msgspec.msgpack.Decoder(NodeStats)
 
 
@@ -70,6 +71,11 @@ class Membership:
             views.append(NodeView(info=info, epoch=Epoch(epoch), lease_left_s=lease_ms / 1000, stats=stats))
         return sorted(views, key=lambda view: view.info.node)
 
+    def registered(self) -> dict[NodeId, Epoch | None]:
+        """The life of each node that counts; None where the entry does not decode, such as one of a later version."""
+        entries: dict[bytes, bytes] = command(self._client, "HGETALL", self._keys.nodes())
+        return {NodeId(name.decode()): _epoch_of(entry) for name, entry in entries.items()}
+
     def retired_tokens(self) -> dict[TenantId, TokenCounts]:
         """Per tenant, the sum over all lives that have ended."""
         sums: dict[bytes, bytes] = command(self._client, "HGETALL", self._keys.retired_tokens())
@@ -78,6 +84,13 @@ class Membership:
             tenant, _, field = name.decode().rpartition("|")
             fields.setdefault(TenantId(tenant), {})[field] = int(value)
         return {tenant: TokenCounts(**counts) for tenant, counts in sorted(fields.items())}
+
+
+def _epoch_of(entry: bytes) -> Epoch | None:
+    try:
+        return Epoch(_REGISTERED.decode(entry)[1])
+    except msgspec.MsgspecError:
+        return None
 
 
 def _ms(seconds: float) -> int:

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from tiered.cluster.announcement import Announcement, Heard
 from tiered.cluster.calls import Call, load, run, run_tolerant
 from tiered.cluster.connection import Client
 from tiered.cluster.keys import Keys
 from tiered.cluster.routing import Part
+from tiered.tenancy.copies import NO_SECONDS, TwoCopies
 from tiered.types import NO_HASH, BlockHash, Epoch, NodeId, TenantId
 
 _AuditReply: TypeAlias = tuple[int, int, int, int, int, bytes, list[bytes], list[bytes]]
@@ -33,21 +35,28 @@ TOUCHED_PER_CALL: Final = 1_024
 RESERVED_PER_CALL: Final = 32
 """Each may have to evict; a call looks at no more than four blocks for each of these."""
 
-_RESERVE: Final = load("reserve", "record", "books")
-_COMMIT: Final = load("commit", "record", "books")
-_ABORT: Final = load("abort", "record", "books")
-_REMOVE: Final = load("remove", "record", "books")
-_TOUCH: Final = load("touch", "record", "books")
-_CLEAR: Final = load("clear", "record", "books")
-_EXPIRE: Final = load("expire", "record", "books")
-_AUDIT: Final = load("audit", "record", "books")
-_BOUNDS: Final = load("bounds", "record", "books")
-_CUT: Final = load("cut", "record", "books")
-_RAISE: Final = load("raise", "record", "books")
+LOST_MAX: Final = 100_000
+"""Lost blocks of all partitions together: the oldest are dropped then, and counted."""
+
+LOST_KEPT_MS: Final = 3_600_000
+"""After the last was noted: what no worker has had room for by then waits for its next use."""
+
+_RESERVE: Final = load("reserve", "record", "stream", "told", "books")
+_COMMIT: Final = load("commit", "record", "stream", "told", "books")
+_ABORT: Final = load("abort", "record", "stream", "told", "books")
+_REMOVE: Final = load("remove", "record", "stream", "told", "books")
+_TOUCH: Final = load("touch", "record", "stream", "told", "books")
+_CLEAR: Final = load("clear", "record", "stream", "told", "books")
+_EXPIRE: Final = load("expire", "record", "stream", "told", "books")
+_AUDIT: Final = load("audit", "record", "stream", "told", "books")
+_BOUNDS: Final = load("bounds", "record", "stream", "told", "books")
+_CUT: Final = load("cut", "record", "stream", "told", "books")
+_RAISE: Final = load("raise", "record", "stream", "told", "books")
 _POLICY: Final = load("policy")
 _DEAL: Final = load("deal")
-_ANNOUNCE: Final = load("announce", "record")
-_SWEEP: Final = load("sweep", "record")
+_ANNOUNCE: Final = load("announce", "record", "digest", "stream")
+_SWEEP: Final = load("sweep", "record", "digest", "stream")
+_STAMPS: Final = load("stamps", "record")
 _JOIN: Final = load("join", "lives")
 _RENEW: Final = load("renew", "lives")
 _RETIRE: Final = load("retire", "lives")
@@ -82,8 +91,11 @@ def abort(client: Client, keys: Keys, items: Sequence[tuple[BlockHash, TenantId]
     return _sum(run_tolerant(client, _ABORT, calls))
 
 
-def remove(client: Client, keys: Keys, hashes: Sequence[BlockHash]) -> int:
-    _, calls = _calls_for(keys, [(block_hash,) for block_hash in hashes])
+def remove(client: Client, keys: Keys, hashes: Sequence[BlockHash], *, why: str) -> int:
+    calls = []
+    for part, places in _by_partition(keys, hashes, HASHES_PER_CALL):
+        here = [hashes[place] for place in places]
+        calls.append(_book_call(part, here, [why, *here]))
     return _sum(run_tolerant(client, _REMOVE, calls))
 
 
@@ -204,34 +216,40 @@ def audit(client: Client, keys: Keys, hashes: Sequence[BlockHash], *, settle: bo
 
 
 def announce(
-    client: Client,
-    keys: Keys,
-    node: NodeId,
-    epoch: Epoch,
-    changes: Iterable[tuple[Sequence[BlockHash], Sequence[BlockHash]]],
-) -> int:
-    """(stored, removed) of each call -> how many stamps changed in all."""
+    client: Client, keys: Keys, node: NodeId, epoch: Epoch, announcements: Sequence[Announcement]
+) -> list[Heard | None]:
+    """What became of each; None where the server did not answer while another one did."""
     calls = []
-    for stored, removed in changes:
-        calls += [_announcement(part, node, epoch, stored, removed) for part in keys.every()]
-    return _sum(run(client, _ANNOUNCE, [call for call in calls if len(call.keys) > 1]))
+    for one in announcements:
+        part = keys.every()[one.partition]
+        prefix = part.meta(NO_HASH)
+        fixed = [part.node_blocks(node, epoch), part.node_digests(node, epoch), part.changes()]
+        metas = [prefix + block_hash for hashes in (one.stored, one.removed) for block_hash in hashes]
+        truth: list[Part] = ["", ""] if one.whole is None else [one.whole.count, one.whole.text()]
+        calls.append(Call(fixed + metas, [node, epoch, one.number, len(one.stored), *truth]))
+    replies = cast(list[list[int] | None], run_tolerant(client, _ANNOUNCE, calls))
+    return [None if reply is None else Heard(reply[0] == 1, int(reply[1])) for reply in replies]
 
 
-def _announcement(
-    keys: Keys, node: NodeId, epoch: Epoch, stored: Sequence[BlockHash], removed: Sequence[BlockHash]
-) -> Call:
-    """Of those that belong to one partition."""
-    here = [block_hash for block_hash in stored if keys.of(block_hash) is keys or keys.partitions == 1]
-    gone = [block_hash for block_hash in removed if keys.of(block_hash) is keys or keys.partitions == 1]
-    named = [keys.meta(block_hash) for block_hash in (*here, *gone)]
-    return Call([keys.node_blocks(node, epoch), *named], [node, epoch, len(here), *here, *gone])
-
-
-def sweep(client: Client, keys: Keys, node: NodeId, epoch: Epoch, *, batch: int) -> tuple[int, int]:
+def sweep(
+    client: Client, keys: Keys, node: NodeId, epoch: Epoch, *, batch: int, two: TwoCopies = NO_SECONDS
+) -> tuple[int, int]:
     """(hashes taken from the life's set in one partition, stamps removed)."""
-    call = Call([keys.node_blocks(node, epoch), keys.meta(NO_HASH)], [node, epoch, batch])
-    taken, removed = cast(list[int], run(client, _SWEEP, [call])[0])
+    named = [keys.node_blocks(node, epoch), keys.node_digests(node, epoch), keys.changes(), keys.meta(NO_HASH)]
+    named += [keys.lost(), keys.lost_dropped()]
+    bounds = [max(1, LOST_MAX // keys.partitions), LOST_KEPT_MS]
+    args: list[Part] = [node, epoch, batch, *bounds, int(two.by_default), *sorted(two.exceptions)]
+    taken, removed = cast(list[int], run(client, _SWEEP, [Call(named, args)])[0])
     return taken, removed
+
+
+def stray_stamps(client: Client, keys: Keys, hashes: Sequence[BlockHash], *, remove: bool) -> int:
+    """How many stamps there are, on blocks of any partition, of lives that do not list the block."""
+    calls = [
+        Call([part.lives(), *(part.meta(hashes[place]) for place in places)], [int(remove)])
+        for part, places in _by_partition(keys, hashes, HASHES_PER_CALL)
+    ]
+    return _sum(run(client, _STAMPS, calls))
 
 
 def join(client: Client, keys: Keys, node: NodeId, info: bytes, *, lease_ms: int) -> Epoch:
@@ -270,6 +288,8 @@ def _book_call(keys: Keys, hashes: Sequence[BlockHash], args: Sequence[Part]) ->
         keys.meta(NO_HASH),
         keys.block(NO_HASH),
         keys.tenant_blocks(TenantId("")),
+        keys.changes(),
+        keys.why(),
     ]
     return Call(fixed + [keys.meta(h) for h in hashes], args)
 

@@ -9,7 +9,8 @@ from tiered.cluster.connection import command
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger, ReserveRequest
-from tiered.types import NO_HASH, BlockHash, Epoch, NodeId, TenantId
+from tiered.cluster.membership import Membership
+from tiered.types import NO_EPOCH, NO_HASH, BlockHash, Epoch, NodeId, NodeInfo, TenantId
 
 RED, BLUE = TenantId("red"), TenantId("blue")
 SIZE = 10
@@ -92,7 +93,8 @@ def test_a_block_whose_prefix_is_hot_somewhere_is_no_orphan(
     redis_client: redis.Redis, redis_keys: Keys, ledger: RedisLedger
 ) -> None:
     store(redis_client, redis_keys, ledger, ["p0", "p1"])
-    Directory(redis_client, redis_keys).announce(NodeId("n"), Epoch(1), stored=[block_hash("p0")], removed=[])
+    epoch = Membership(redis_client, redis_keys).join(info(NODE), lease_ttl_s=60.0)
+    Directory(redis_client, redis_keys).announce(NODE, epoch, stored=[block_hash("p0")], removed=[])
     ledger.remove([block_hash("p0")])
     auditor = Auditor(redis_client, redis_keys)
     assert [auditor.walk().orphans for _ in range(3)] == [0, 0, 0]
@@ -113,3 +115,77 @@ def test_keys_of_other_namespaces_are_left_alone(redis_client: redis.Redis, redi
     command(redis_client, "SET", foreign, b"theirs")
     Auditor(redis_client, redis_keys).walk()
     assert command(redis_client, "GET", foreign) == b"theirs"
+
+
+NODE, OTHER = NodeId("n"), NodeId("m:1")
+HASHES = [block_hash(f"hot{i}") for i in range(20)]
+
+
+def info(node: NodeId) -> NodeInfo:
+    return NodeInfo(node, "127.0.0.1", 1, 2, "/s", 3)
+
+
+def keys_of(client: redis.Redis, namespace: str) -> set[bytes]:
+    """All that there is, the bounded streams aside."""
+    found = set(client.scan_iter(match=f"{{{namespace}:*"))
+    return {key for key in found if not key.endswith(b"}:c")}
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_stamp_of_a_life_that_does_not_list_the_block_is_dropped(
+    redis_client: redis.Redis, redis_keys: Keys, partitions: int
+) -> None:
+    keys = Keys(redis_keys.namespace, partitions=partitions)
+    directory, membership = Directory(redis_client, keys), Membership(redis_client, keys)
+    epochs = {node: membership.join(info(node), lease_ttl_s=60.0) for node in (NODE, OTHER)}
+    for node, epoch in epochs.items():
+        directory.announce(node, epoch, stored=HASHES, removed=[])
+    for block in HASHES[:5]:
+        command(redis_client, "SREM", keys.of(block).node_blocks(NODE, epochs[NODE]), block)
+    assert Auditor(redis_client, keys, settle=False).walk().stamps == 5
+    assert Auditor(redis_client, keys).walk().stamps == 5
+    held = [{owner.node for owner in found.owners} for found in directory.lookup(HASHES)]
+    assert held == [{OTHER}] * 5 + [{NODE, OTHER}] * 15
+    assert Auditor(redis_client, keys).walk().stamps == 0
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("now", ["gone", "rejoined"])
+def test_what_a_late_announcement_left_of_an_ended_life_is_found_and_removed(
+    redis_client: redis.Redis, redis_keys: Keys, partitions: int, now: str
+) -> None:
+    keys = Keys(redis_keys.namespace, partitions=partitions)
+    directory, membership = Directory(redis_client, keys), Membership(redis_client, keys)
+    old = membership.join(info(OTHER), lease_ttl_s=60.0)
+    membership.leave(OTHER, old)
+    new = NO_EPOCH
+    if now == "rejoined":
+        new = membership.join(info(OTHER), lease_ttl_s=60.0)
+        directory.announce(OTHER, new, stored=HASHES[:3], removed=[])
+    before = keys_of(redis_client, keys.namespace)
+    directory.announce(OTHER, old, stored=HASHES, removed=[])
+    auditor = Auditor(redis_client, keys)
+    assert auditor.walk().stamps == 0, "the members may be what was lost, for a moment"
+    assert auditor.walk().stamps == (20 if now == "gone" else 17)
+    assert keys_of(redis_client, keys.namespace) == before
+    assert directory.count(OTHER, new) == (3 if now == "rejoined" else 0)
+    assert auditor.walk().stamps == 0
+
+
+def test_a_life_whose_entry_cannot_be_read_is_left_alone(redis_client: redis.Redis, redis_keys: Keys) -> None:
+    directory = Directory(redis_client, redis_keys)
+    directory.announce(NODE, Epoch(1), stored=HASHES, removed=[])
+    command(redis_client, "HSET", redis_keys.nodes(), NODE, b"\xc1 of a later version")
+    auditor = Auditor(redis_client, redis_keys)
+    assert [auditor.walk().stamps for _ in range(3)] == [0, 0, 0]
+    assert directory.count(NODE, Epoch(1)) == 20
+
+
+def test_a_digest_that_outlived_its_set_goes_with_its_life(redis_client: redis.Redis, redis_keys: Keys) -> None:
+    directory = Directory(redis_client, redis_keys)
+    directory.announce(NODE, Epoch(1), stored=HASHES, removed=[])
+    command(redis_client, "DEL", redis_keys.node_blocks(NODE, Epoch(1)))
+    auditor = Auditor(redis_client, redis_keys)
+    for _ in range(2):
+        auditor.walk()
+    assert keys_of(redis_client, redis_keys.namespace) == set()

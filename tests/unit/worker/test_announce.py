@@ -1,4 +1,4 @@
-"""What the announcer owes the directory, and when it says that it has lost track."""
+"""How the announcer sends what is due, and that trouble with the directory costs nothing but time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-import worker.announce
 from tests.support.redis_server import block_hash
+from tiered.clock import ManualClock
+from tiered.cluster.announcement import Announcement, Heard
+from tiered.cluster.announcing import CHECK_S, RECHECK_S
+from tiered.cluster.digest import Digest, digest_of
 from tiered.core.core import DirectoryEvents
 from tiered.errors import TierTimeout
 from tiered.types import BlockHash, Epoch, NodeId
@@ -19,16 +22,35 @@ NODE = NodeId("w1")
 
 
 class FakeDirectory:
+    partitions = 1
+
     def __init__(self) -> None:
+        self.held: set[BlockHash] = set()
         self.said: list[tuple[int, set[BlockHash], set[BlockHash]]] = []
         self.down = False
+        self.deaf = False
+        """It answers, but for this partition's server."""
 
-    def announce(
-        self, node: NodeId, epoch: Epoch, *, stored: Sequence[BlockHash], removed: Sequence[BlockHash]
-    ) -> None:
+    def hear(self, node: NodeId, epoch: Epoch, said: Sequence[Announcement]) -> list[Heard | None]:
+        self._require_up()
+        if self.deaf:
+            return [None] * len(said)
+        for one in said:
+            self.said.append((epoch, set(one.stored), set(one.removed)))
+            self.held = (self.held | set(one.stored)) - set(one.removed)
+        return [Heard(True, 0)] * len(said)
+
+    def digests(self, node: NodeId, epoch: Epoch) -> list[Digest | None]:
+        self._require_up()
+        return [digest_of(self.held)]
+
+    def members(self, node: NodeId, epoch: Epoch, partition: int) -> set[BlockHash]:
+        self._require_up()
+        return set(self.held)
+
+    def _require_up(self) -> None:
         if self.down:
             raise TierTimeout("silent")
-        self.said.append((epoch, set(stored), set(removed)))
 
 
 class FakeHot:
@@ -40,38 +62,44 @@ class FakeHot:
         return events
 
 
-def make() -> tuple[Announcer, FakeDirectory, FakeHot]:
-    directory, hot = FakeDirectory(), FakeHot()
-    announcer = Announcer(directory, NODE, hot, 0.05)  # type: ignore[arg-type]
-    announcer.begin_life(Epoch(1), [])
-    return announcer, directory, hot
+def make(*resident: BlockHash) -> tuple[Announcer, FakeDirectory, FakeHot, ManualClock]:
+    directory, hot, clock = FakeDirectory(), FakeHot(), ManualClock()
+    announcer = Announcer(directory, NODE, hot, 0.05, clock)  # type: ignore[arg-type]
+    announcer.begin_life(Epoch(1), resident)
+    return announcer, directory, hot, clock
 
 
 def deliver(announcer: Announcer) -> None:
     asyncio.run(announcer.deliver())
 
 
-def test_nothing_new_is_nothing_said() -> None:
-    announcer, directory, _ = make()
-    deliver(announcer)
-    assert directory.said == []
-
-
 def test_what_could_not_be_said_is_said_later_as_it_is_by_then() -> None:
-    announcer, directory, hot = make()
+    announcer, directory, hot, _ = make()
     directory.down = True
     hot.events = DirectoryEvents((A, B), ())
     deliver(announcer)
+    assert announcer.pending_blocks == 2
     hot.events = DirectoryEvents((C,), (A,))
     deliver(announcer)
     directory.down = False
     deliver(announcer)
     deliver(announcer)
     assert directory.said == [(1, {B, C}, {A})]
+    assert announcer.counters().announced_blocks == 3
+
+
+def test_a_partition_that_does_not_hear_is_not_asked_without_end() -> None:
+    announcer, directory, _, _ = make(A)
+    directory.deaf = True
+    deliver(announcer)
+    assert announcer.pending_blocks == 1
+    directory.deaf = False
+    deliver(announcer)
+    assert directory.held == {A}
 
 
 def test_a_new_life_says_all_that_is_here_and_nothing_of_the_old_one() -> None:
-    announcer, directory, hot = make()
+    announcer, directory, hot, _ = make()
     directory.down = True
     hot.events = DirectoryEvents((A,), (B,))
     deliver(announcer)
@@ -82,15 +110,42 @@ def test_a_new_life_says_all_that_is_here_and_nothing_of_the_old_one() -> None:
     assert directory.said == [(2, {A}, set())]
 
 
-def test_too_much_undelivered_is_given_up_for_a_new_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker.announce, "PENDING_MAX", 2)
-    announcer, directory, hot = make()
+def test_nothing_is_said_once_the_lease_has_ended() -> None:
+    announcer, directory, hot, clock = make(A)
+    announcer.speaks_until = clock.now() + 5.0
+    deliver(announcer)
+    clock.advance(5.0)
+    hot.events = DirectoryEvents((B,), (A,))
+    deliver(announcer)
+    assert directory.said == [(1, {A}, set())]
+    announcer.speaks_until = clock.now() + 5.0  # a renewal that was on its way
+    deliver(announcer)
+    assert directory.held == {B}
+
+
+def test_while_fenced_events_are_taken_and_forgotten() -> None:
+    announcer, directory, hot, _ = make(A)
+    announcer.fall_silent()
+    hot.events = DirectoryEvents((B,), (A,))
+    deliver(announcer)
+    assert hot.events == DirectoryEvents((), ()), "or they would pile up"
+    assert directory.said == []
+    assert announcer.pending_blocks == 0
+
+
+def test_a_difference_that_stands_is_repaired_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    announcer, directory, _, clock = make(A, B)
+    deliver(announcer)
+    directory.held = {B, C}
+    clock.advance(CHECK_S)
+    deliver(announcer)
+    assert directory.held == {B, C}
+    clock.advance(RECHECK_S)
     directory.down = True
-    hot.events = DirectoryEvents((A, B), ())
     deliver(announcer)
-    assert not announcer.lost_track
-    hot.events = DirectoryEvents((C,), ())
+    directory.down = False
+    clock.advance(CHECK_S)
     deliver(announcer)
-    assert announcer.lost_track
-    announcer.begin_life(Epoch(2), [A, B, C])
-    assert not announcer.lost_track
+    assert directory.held == {A, B}
+    assert announcer.counters().repairs == 1
+    assert announcer.counters().repaired_blocks == 2

@@ -6,9 +6,24 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiered.errors import LeaseExpired, TierUnavailable
+import msgspec
+import pytest
+
+from tiered.clock import ManualClock
+from tiered.errors import LeaseExpired, StaleEpoch, TierUnavailable
 from tiered.jobs import PeerAddress
-from tiered.types import BlockHash, Epoch, NodeId, NodeInfo, NodeStats, NodeView, TenantId, TenantStats, TokenCounts
+from tiered.types import (
+    NO_EPOCH,
+    BlockHash,
+    Epoch,
+    NodeId,
+    NodeInfo,
+    NodeStats,
+    NodeView,
+    TenantId,
+    TenantStats,
+    TokenCounts,
+)
 from worker.membership import MembershipTask, live_peers, since
 
 RED, BLUE = TenantId("red"), TenantId("blue")
@@ -30,15 +45,21 @@ class FakeShared:
         self.published = NodeStats()
         self.retired: list[NodeStats] = []
         self.trouble: list[Exception] = []
+        self.down = False
         self.left: list[int] = []
+        self.views: list[NodeView] = []
 
     def join(self, node: NodeInfo, *, lease_ttl_s: float) -> Epoch:
+        if self.down:
+            raise TierUnavailable("down")
         self.retired.append(self.published)
         self.published = NodeStats()
         self.epoch += 1
         return Epoch(self.epoch)
 
     def renew(self, node: NodeId, epoch: Epoch, published: NodeStats, *, lease_ttl_s: float) -> None:
+        if self.down:
+            raise TierUnavailable("down")
         if self.trouble:
             raise self.trouble.pop(0)
         assert epoch == self.epoch
@@ -48,7 +69,9 @@ class FakeShared:
         self.left.append(epoch)
 
     def nodes(self) -> list[NodeView]:
-        return []
+        if self.down:
+            raise TierUnavailable("down")
+        return self.views
 
     def asked(self, tenant: TenantId) -> int:
         return sum(s.tenants[tenant].tokens.asked for s in (*self.retired, self.published) if tenant in s.tenants)
@@ -59,6 +82,7 @@ class FakeHot:
         self.now = NodeStats()
         self.live_peers: Any = {}
         self.peers = self
+        self.leaving: Any = {}
 
     def stats(self) -> NodeStats:
         return self.now
@@ -72,16 +96,23 @@ class FakeHot:
 @dataclass
 class FakeAnnouncer:
     lives: list[int] = field(default_factory=list)
-    lost_track: bool = False
+    speaks: bool = False
+    speaks_until: float = 0.0
 
     def begin_life(self, epoch: Epoch, resident: list[BlockHash]) -> None:
         self.lives.append(epoch)
-        self.lost_track = False
+        self.speaks = True
+
+    def fall_silent(self) -> None:
+        self.speaks = False
+
+
+CLOCK = ManualClock()
 
 
 def make_task() -> tuple[MembershipTask, FakeShared, FakeHot, FakeAnnouncer]:
     shared, hot, announcer = FakeShared(), FakeHot(), FakeAnnouncer()
-    task = MembershipTask(shared, info("w1"), hot, announcer, lease_ttl_s=5.0, heartbeat_s=1.0)  # type: ignore[arg-type]
+    task = MembershipTask(shared, info("w1"), hot, announcer, lease_ttl_s=5.0, heartbeat_s=1.0, clock=CLOCK)  # type: ignore[arg-type]
     return task, shared, hot, announcer
 
 
@@ -122,17 +153,106 @@ def test_a_renewal_that_failed_has_published_nothing() -> None:
     assert shared.asked(RED) == 10
 
 
-def test_lost_announcements_begin_a_new_life() -> None:
-    task, _, _, announcer = make_task()
+def test_a_lease_that_could_not_be_renewed_in_time_fences_this_node_whatever_redis_knows() -> None:
+    task, shared, _, announcer = make_task()
 
     async def live() -> None:
         await task.join()
-        announcer.lost_track = True
+        CLOCK.advance(1.0)
+        await task.beat()
+        assert announcer.speaks_until == CLOCK.now() + 5.0
+        shared.down = True
+        for _ in range(4):
+            CLOCK.advance(1.0)
+            await task.beat()
+            assert (task.epoch, announcer.speaks) == (1, True), "its lease still runs"
+        CLOCK.advance(1.0)
+        assert task.epoch == NO_EPOCH, "even before it has noticed"
+        await task.beat()
+        assert not announcer.speaks
+        shared.down = False
+        await task.beat()
+        assert (task.epoch, announcer.speaks, task.connected) == (2, True, True)
+
+    asyncio.run(live())
+    assert announcer.lives == [1, 2]
+
+
+def test_a_lease_counts_from_before_the_renewal_was_sent() -> None:
+    task, shared, _, _ = make_task()
+    renew = shared.renew
+
+    def slow(*args: Any, **kwargs: Any) -> None:
+        CLOCK.advance(3.0)
+        renew(*args, **kwargs)
+
+    async def live() -> None:
+        await task.join()
+        shared.renew = slow  # type: ignore[method-assign]
+        await task.beat()
+        CLOCK.advance(1.9)
+        assert task.epoch == 1
+        CLOCK.advance(0.2)
+        assert task.epoch == NO_EPOCH
+
+    asyncio.run(live())
+
+
+def test_a_name_that_another_process_took_is_not_fought_for(caplog: pytest.LogCaptureFixture) -> None:
+    task, shared, _, announcer = make_task()
+    other = NodeView(msgspec.structs.replace(info("w1"), instance="another"), Epoch(9), 3.0, NodeStats())
+
+    async def live() -> None:
+        await task.join()
+        shared.trouble = [StaleEpoch(seen=1, current=9)]
+        shared.views = [other]
+        for _ in range(10):
+            await task.beat()
+        said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert len(said) == 1
+        assert "another worker took this node's name" in said[0]
+        assert "10.0.0.1:1" in said[0]
+        assert (task.epoch, announcer.speaks) == (NO_EPOCH, False)
+        assert task.connected
+        await task.leave()
+        assert shared.left == [], "it would end the other's life"
+        shared.views = [lapsed(other)]
         await task.beat()
 
     asyncio.run(live())
     assert announcer.lives == [1, 2]
-    assert task.epoch == 2
+    assert announcer.speaks
+
+
+def test_a_join_whose_answer_was_lost_is_no_other_process() -> None:
+    task, shared, _, announcer = make_task()
+
+    async def live() -> None:
+        await task.join()
+        shared.trouble = [StaleEpoch(seen=1, current=2)]
+        shared.views = [NodeView(task.info, Epoch(2), 3.0, NodeStats())]
+        await task.beat()
+
+    asyncio.run(live())
+    assert announcer.lives == [1, 2]
+
+
+@pytest.mark.parametrize("gone", ["lapsed", "left"])
+def test_who_comes_back_after_a_long_pause_takes_a_name_that_is_free(gone: str) -> None:
+    task, shared, _, announcer = make_task()
+    shared.views = [lapsed(NodeView(info("w1", port=7), Epoch(9), 3.0, NodeStats()))] if gone == "lapsed" else []
+
+    async def live() -> None:
+        await task.join()
+        CLOCK.advance(60.0)
+        await task.beat()
+
+    asyncio.run(live())
+    assert announcer.lives == [1, 2]
+
+
+def lapsed(view: NodeView) -> NodeView:
+    return NodeView(view.info, view.epoch, 0.0, view.stats)
 
 
 def test_leaving_a_shared_state_that_is_gone_is_no_error() -> None:

@@ -1,5 +1,5 @@
 -- abort.lua: give reservations back, and remove what was written under them.
--- KEYS[1..7] as in books.lua, then the meta of each block
+-- KEYS[1..9] as in books.lua, then the meta of each block
 -- ARGV for each block: hash, tenant
 -- Returns how many reservations of these tenants ended. Keeps I5; committed blocks and other tenants' reservations stay.
 

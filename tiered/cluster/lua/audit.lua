@@ -1,5 +1,5 @@
 -- audit.lua: compare some blocks' records with what the server holds, and if so asked settle what does not agree.
--- KEYS[1..7] as in books.lua, then the meta of each block
+-- KEYS[1..9] as in books.lua, then the meta of each block
 -- ARGV[1] 1: settle, 0: only look    then for each block: hash
 -- Returns {expired reservations settled, values lost, values without a record, charges re-listed, committed blocks seen,
 --   bytes of their values, {orphan, its parent, ...}, {tenant, bytes charged for those blocks, tenant, bytes, ...}}.
@@ -9,8 +9,10 @@
 local expired, lost, stray, relisted, seen, bytes = 0, 0, 0, 0, 0, 0
 local orphans, charged = {}, {}
 local settles = ARGV[1] == '1'
-local function settle(hash, record)
-  if settles then drop_stored(hash, record) end
+local function settle(hash, record, what, why)
+  if not settles then return end
+  if what then note_all(what, hash, record, why) end
+  drop_stored(hash, record)
 end
 
 for i = 2, #ARGV do
@@ -19,7 +21,7 @@ for i = 2, #ARGV do
   local stored = stored_bytes(value_prefix .. hash, record[SIZE])
   if record[STATE] == NONE then
     if stored > 0 then
-      settle(hash, record)
+      settle(hash, record, 'stray', 'no record names it')
       stray = stray + 1
     end
   elseif record[STATE] == RESERVED then
@@ -28,7 +30,7 @@ for i = 2, #ARGV do
       expired = expired + 1
     end
   elseif stored ~= record[SIZE] then
-    settle(hash, record)
+    settle(hash, record, 'lost', 'the server lost it')
     lost = lost + 1
   else
     local parent = record[PARENT] ~= '' and read_record(meta_prefix .. record[PARENT])

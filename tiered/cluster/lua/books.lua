@@ -2,6 +2,7 @@
 -- KEYS[1] usage, hash     KEYS[2] limits, hash     KEYS[3] standings, zset     KEYS[4] reservations, zset
 -- KEYS[5..7] prefixes of meta, value and tenants' blocks: which blocks leave is only known in here, so the keys of those, and
 --   of all values, are these prefixes and a hash or tenant: the one kind of key not in KEYS, of the same hash tag.
+-- KEYS[8] changes, stream    KEYS[9] why, list
 --
 -- The usage hash holds u:<tenant> and p:<tenant>, and their sums U and P; a field at zero is not kept. Standings hold what
 -- each tenant uses beyond its reserved bytes, per unit of weight: who stands highest gives first.
@@ -10,11 +11,13 @@
 
 local usage, limits, standings, reservations = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local meta_prefix, value_prefix, blocks_prefix = KEYS[5], KEYS[6], KEYS[7]
-local FIXED_KEYS = 7
+local changes, why_list = KEYS[8], KEYS[9]
+local FIXED_KEYS = 9
 read_ahead({unpack(KEYS, FIXED_KEYS + 1)})
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local now_us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 -- Score of a block in its tenant's sorted set: later is newer, and at one time the shallower is newer, so that
 -- the tail of a prefix leaves first. Ticks of 10 ms since 2025 take 35 bits until 2035, the depth takes 18: both
@@ -119,7 +122,12 @@ local function list(zset, score, member)
   of[#of + 1], of[#of + 2] = score, member
 end
 
+-- Values that became readable and values that are readable no longer, by this call.
+local committed, dropped = {}, {}
+
 local function close_books()
+  note_changes(changes, '', 0, committed, dropped)
+  write_told(why_list)
   for zset, pairs_of in pairs(listed) do redis.call('ZADD', zset, unpack(pairs_of)) end
   for tenant, of in pairs(accounts) do
     if of.used ~= of.used_before or of.pending ~= of.pending_before then
@@ -156,6 +164,28 @@ local function index_of(tenants, tenant)
   return nil
 end
 
+-- For who asks why: it is about to happen to a tenant's block; for_tenant: who is to have the room, or ''.
+local NOBODY = {used = 0, pending = 0, limit = math.huge, reserved = 0, weight = 1}
+-- Per tenant the block that was found to be its oldest, and its score: mostly that is the one that is told of.
+local oldest_hash, oldest_score = {}, {}
+
+local function note(what, hash, record, tenant, why, for_tenant)
+  local score = oldest_hash[tenant] == hash and oldest_score[tenant] or redis.call('ZSCORE', blocks_prefix .. tenant, hash)
+  local idle = score and math.max(0, now - (math.ceil(tonumber(score) / DEPTHS) + EPOCH_TICKS) * TICK_MS) or -1
+  local of, other = tenant ~= '' and account(tenant) or NOBODY, for_tenant ~= '' and account(for_tenant) or NOBODY
+  tell({
+    now_us, what, hash, tenant, why, for_tenant, record[SIZE], idle,
+    of.used + of.pending, bound(of.limit), of.reserved, of.weight,
+    other.used + other.pending, bound(other.limit), other.reserved, other.weight,
+    whole().used + whole().pending, bound(whole().capacity)})
+end
+
+-- Likewise to all whose block it is.
+local function note_all(what, hash, record, why)
+  for _, tenant in ipairs(record[TENANTS]) do note(what, hash, record, tenant, why, '') end
+  if #record[TENANTS] == 0 then note(what, hash, record, '', why, '') end
+end
+
 -- Forgets value, state and charge of a record, whichever state it is in; its owners stay.
 local function drop_stored(hash, record)
   if record[STATE] == RESERVED then
@@ -164,6 +194,7 @@ local function drop_stored(hash, record)
   elseif record[STATE] == COMMITTED then
     charge(record, -1)
     for _, tenant in ipairs(record[TENANTS]) do redis.call('ZREM', blocks_prefix .. tenant, hash) end
+    dropped[#dropped + 1] = hash
   end
   drop_value(value_prefix .. hash, record[SIZE])
   record[STATE], record[SIZE], record[TENANTS], record[DEPTH], record[EXPIRES], record[PARENT] = NONE, 0, {}, 0, 0, ''
@@ -203,6 +234,7 @@ local function oldest(tenant, keeps)
     elseif keeps and keeps(found[1], record) then
       passed[tenant] = at + 1
     else
+      oldest_hash[tenant], oldest_score[tenant] = found[1], found[2]
       return found[1], record
     end
   end
@@ -214,8 +246,8 @@ local function keeps_shared(_, record)
 end
 
 -- The tenant lets go of a block: the others take its part over, the last one out deletes. Who has no room for its larger
--- part below its limit gives its oldest unshared block for it, or lets go too.
-local function let_go(tenant, hash, record)
+-- part below its limit gives its oldest unshared block for it, or lets go too. what, why, for_tenant: see note().
+local function let_go(tenant, hash, record, what, why, for_tenant)
   local leaving = {[tenant] = true}
   local left
   repeat
@@ -230,13 +262,19 @@ local function let_go(tenant, hash, record)
         - part_of(record[SIZE], #record[TENANTS], index_of(record[TENANTS], name))
       if of.used + of.pending + more > of.limit then
         local given, theirs = oldest(name, keeps_shared)
-        if given then drop_stored(given, theirs) end
+        if given then
+          note('evicted', given, theirs, name, 'larger part', '')
+          drop_stored(given, theirs)
+        end
         if of.used + of.pending + more > of.limit then
           leaving[name], all_have_room = true, false
         end
       end
     end
   until all_have_room
+  for name in pairs(leaving) do
+    note(#left == 0 and what or 'parted', hash, record, name, name == tenant and why or 'larger part', for_tenant)
+  end
   if #left == 0 then
     drop_stored(hash, record)
     return

@@ -1,5 +1,5 @@
 -- bounds.lua: one partition's share of the bounds, as a deal has it.
--- KEYS[1..7] as in books.lua
+-- KEYS[1..9] as in books.lua
 -- ARGV[1] number of the deal   ARGV[2] 1: the limits may only fall, 0: as given   ARGV[3] how many limits   then for each:
 --   field, bytes, 1: but not below what is held by now, 0: below that too   then the other bounds: field, value
 -- Returns each limit as it is now, in order; or {-1} if a later deal was here.

@@ -1,5 +1,5 @@
 -- commit.lua: reserved values whose bytes have arrived become readable and charged.
--- KEYS[1..7] as in books.lua, then the meta of each block
+-- KEYS[1..9] as in books.lua, then the meta of each block
 -- ARGV for each block: hash, tenant, size
 -- Returns for each block 1 if it is committed now, else 0.
 -- A committed block makes those it hangs on as new as itself, or they would leave before it. Keeps I5 (pending bytes become used bytes, once) and: a committed record has a value of exactly its size. A value without
@@ -31,7 +31,7 @@ for i = 1, #ARGV, 3 do
     charge(record, 1)
     write_record(meta_key, record)
     for _, key in ipairs(value_keys(value_key, size)) do redis.call('PERSIST', key) end
-    ended[#ended + 1] = hash
+    ended[#ended + 1], committed[#committed + 1] = hash, hash
     list(blocks_prefix .. tenant, score_of(now, record[DEPTH]), hash)
     refresh_line(record[PARENT], tenant)
     answer = 1

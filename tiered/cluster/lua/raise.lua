@@ -1,5 +1,5 @@
 -- raise.lua: more allotment for this partition: what was taken out of others, or what a deal adds.
--- KEYS[1..7] as in books.lua
+-- KEYS[1..9] as in books.lua
 -- ARGV[1] number of the deal it is of   then: field of a limit, bytes, ...
 -- Returns 1, or 0 if another deal was here meanwhile: it has counted without those bytes, and they are nobody's.
 

@@ -4,6 +4,7 @@
 -- block before it, '' for the first of a prefix. A record with state NONE and no owner is not kept.
 
 local NONE, RESERVED, COMMITTED = 0, 1, 2
+local HASH_BYTES = 32
 local STATE, SIZE, TENANTS, DEPTH, EXPIRES, OWNERS, PARENT = 1, 2, 3, 4, 5, 6, 7
 
 -- Packed records by meta key, false where there is none: those read ahead in one call, and those written since.
@@ -19,9 +20,7 @@ local function read_ahead(meta_keys)
 end
 
 -- What cannot be read is as good as no record: the value under it is then nobody's, and is removed by whoever meets it.
-local function read_record(meta_key)
-  local packed = known[meta_key]
-  if packed == nil then packed = redis.call('GET', meta_key) end
+local function record_of(packed)
   if packed then
     local fine, record = pcall(cmsgpack.unpack, packed)
     if fine and type(record) == 'table' and #record == 7 then return record end
@@ -29,14 +28,24 @@ local function read_record(meta_key)
   return {NONE, 0, {}, 0, 0, {}, ''}
 end
 
+local function read_record(meta_key)
+  local packed = known[meta_key]
+  if packed == nil then packed = redis.call('GET', meta_key) end
+  return record_of(packed)
+end
+
+local function is_kept(record)
+  return record[STATE] ~= NONE or #record[OWNERS] > 0
+end
+
 local function write_record(meta_key, record)
-  if record[STATE] == NONE and #record[OWNERS] == 0 then
-    redis.call('DEL', meta_key)
-    known[meta_key] = false
-  else
+  if is_kept(record) then
     local packed = cmsgpack.pack(record)
     redis.call('SET', meta_key, packed)
     known[meta_key] = packed
+  else
+    redis.call('DEL', meta_key)
+    known[meta_key] = false
   end
 end
 

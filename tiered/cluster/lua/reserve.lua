@@ -1,5 +1,5 @@
 -- reserve.lua: set bytes aside for values of one tenant, or say for each why not.
--- KEYS[1..7] as in books.lua, then the meta of each block
+-- KEYS[1..9] as in books.lua, then the meta of each block
 -- ARGV[1] tenant   ARGV[2] time to live, ms   then for each block: hash, size in bytes, depth, parent's hash
 -- Returns for each block 1 reserved, 2 reserved after evicting own blocks, 3 already there, 4 pending elsewhere,
 --   5 refused: the tenant's limit, 6 refused: the tier is full, 7 reserved after reclaiming from others.
@@ -38,10 +38,10 @@ local function is_in_line(hash, record)
   return line[hash] == true
 end
 
-local function pays(giver)
+local function pays(giver, why)
   local hash, record = oldest(giver, is_in_line)
   if not hash then return false end
-  let_go(giver, hash, record)
+  let_go(giver, hash, record, 'evicted', why, tenant)
   return true
 end
 
@@ -51,7 +51,7 @@ local function fits_limit(of, more)
   if over <= 0 then return true, false end
   if of.refuses or over > of.used then return false, false end
   while of.used + of.pending + more > of.limit do
-    if not pays(tenant) then return false, true end
+    if not pays(tenant, 'own limit') then return false, true end
   end
   return true, true
 end
@@ -80,10 +80,15 @@ local function fits_tier(of, more)
   while whole().used + whole().pending + more > whole().capacity do
     local over = whole().used + whole().pending + more - whole().capacity
     local giver = over <= whole().used and giver_for(of, more)
-    if not giver or not pays(giver) then return false, own, others end
+    if not giver or not pays(giver, 'room') then return false, own, others end
     if giver == tenant then own = true else others = true end
   end
   return true, own, others
+end
+
+local function refuse(answer, hash, size)
+  note('refused', hash, {[SIZE] = size}, tenant, answer == 5 and 'quota' or 'full', '')
+  return answer
 end
 
 local function reserve(hash, size, depth, parent)
@@ -98,17 +103,18 @@ local function reserve(hash, size, depth, parent)
       end
       return 3
     end
-    drop_stored(hash, record)  -- The server lost the value: settle, and go on as if it never was.
+    note_all('lost', hash, record, 'the server lost it')
+    drop_stored(hash, record)  -- Settle, and go on as if it never was.
   elseif record[STATE] == RESERVED then
     if record[EXPIRES] > now then return 4 end
     drop_stored(hash, record)
   end
-  if size > of.limit then return 5 end
-  if size > whole().capacity then return 6 end
+  if size > of.limit then return refuse(5, hash, size) end
+  if size > whole().capacity then return refuse(6, hash, size) end
   local fits, own = fits_limit(of, size)
-  if not fits then return 5 end
+  if not fits then return refuse(5, hash, size) end
   local room, own_too, others = fits_tier(of, size)
-  if not room then return 6 end
+  if not room then return refuse(6, hash, size) end
   record = read_record(meta_key)
   record[STATE], record[SIZE], record[TENANTS], record[DEPTH] = RESERVED, size, {tenant}, depth
   record[EXPIRES], record[PARENT] = now + ttl_ms, parent

@@ -1,5 +1,5 @@
 -- touch.lua: a prefix was used: its blocks become the newest of this tenant, the shallowest newest of all.
--- KEYS[1..7] as in books.lua, then the meta of each block, shallowest first
+-- KEYS[1..9] as in books.lua, then the meta of each block, shallowest first
 -- ARGV[1] tenant   ARGV[2] ms from now at which the blocks may be taken for old: 0, or for how long they are pinned
 --   ARGV[3] 1: even if they were newer (a pin ends)   then for each block: depth, hash
 -- Returns how many were touched. A tenant that reads a value it is not charged for is charged its part from now on, if that
