@@ -38,7 +38,7 @@ def clear_prefix(client: Client, keys: Keys, block_hash: BlockHash) -> int:
     while reached < len(doomed):
         doomed += children.get(doomed[reached], ())
         reached += 1
-    return RedisLedger(client, keys).remove(doomed[::-1])  # from the ends up
+    return RedisLedger(client, keys).remove(doomed[::-1], why="its prefix was cleared")  # ends first
 
 
 def clear_scope(client: Client, keys: Keys, scope_id: bytes) -> int:
@@ -48,7 +48,8 @@ def clear_scope(client: Client, keys: Keys, scope_id: bytes) -> int:
         for batch in _hashes(client, part, part.block(NO_HASH)):
             heads = [Command(("GETRANGE", part.block(h), 0, HEADER_BYTES - 1), part.block(h)) for h in batch]
             found = zip(batch, answered(pipelined(client, heads)), strict=True)
-            cleared += ledger.remove([h for h, head in found if _scope_of(head) == scope_id])
+            doomed = [h for h, head in found if _scope_of(head) == scope_id]
+            cleared += ledger.remove(doomed, why="its scope was cleared")
     return cleared
 
 

@@ -131,9 +131,12 @@ class RedisLedger:
         idle_ms = round(idle_s * 1000)
         return sum(self._expire(part, tenant, idle_ms) for part in self._keys.every())
 
-    def remove(self, hashes: Sequence[BlockHash]) -> int:
-        """Forget values that proved corrupt or lost, and their charge; returns how many were charged."""
-        return scripts.remove(self._client, self._keys, hashes)
+    def remove(self, hashes: Sequence[BlockHash], *, why: str = "found corrupt or lost") -> int:
+        """Forget values that proved corrupt or lost, and their charge; returns how many were charged.
+
+        why: for the why-log.
+        """
+        return scripts.remove(self._client, self._keys, hashes, why=why)
 
     def usage(self) -> dict[TenantId, RedisUsage]:
         """Per tenant. The bytes of one partition are of one moment, the block counts of the next."""

@@ -16,7 +16,7 @@ from tiered.core.core import CacheCore
 from tiered.core.sharing import join
 from tiered.journal.rows import ROOT, JournalRow
 from tiered.tenancy.ledger import parts
-from tiered.types import BlockHash, BlockId, TenantId
+from tiered.types import BlockHash, BlockId, Source, TenantId
 
 BATCH_BLOCKS: Final = 64
 """Verified together, by as many threads as the caller likes."""
@@ -141,9 +141,12 @@ class _Adopter:
                 core.drop_filling(block_id)
         for row, block_id in batch:
             if good[row.block_hash]:
-                core.become_ready(block_id, row.checksum)
+                core.become_ready(block_id, row.checksum, origin=Source.HOT)
                 self._join(row, block_id)
                 core.table[block_id].hits = row.hits
+                if core.why is not None:
+                    tenant = core.table[block_id].tenant
+                    core.why.note("adopted", row.block_hash, tenant, depth=row.depth, hits=row.hits)
                 assert row.slot is not None  # else there was nothing to bring
                 self._slots_used.add(row.slot)
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 
 from tiered.blocks.record import NO_PARENT
 from tiered.blocks.state import BlockState
+from tiered.core.adrift import set_adrift
 from tiered.core.core import CacheCore
 from tiered.core.demote import make_room, shrink
 from tiered.core.lease import Lease
 from tiered.core.leaving import leaving_blocks
 from tiered.core.sharing import join_prefix
+from tiered.core.telling import tell_refused
 from tiered.types import BlockHash, BlockId, TenantId
 
 
@@ -33,6 +35,8 @@ class Shortfall(enum.StrEnum):
     """The tenant is at its limit and has nothing that may leave, or its policy is to refuse."""
     FULL = "full"
     """Nothing in the pool may leave: all of it is pinned or promised to others."""
+    DRAINING = "draining"
+    """The node is on its way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
 
     force: let blocks leave without a copy rather than answer SOON.
     """
-    run = core.index.match(lease.hashes)
+    run = core.resident_run(lease.hashes, lease.scope_id)
     first = len(run)
     parent = run[-1] if run else NO_PARENT
     mine = set(lease.filling)
@@ -72,6 +76,9 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
         if other is None:
             break
         if other not in mine:
+            if set_adrift(core, other):  # nobody waits for it, and the engine has what it would bring
+                break
+            _tell(core, lease.hashes[first], lease.tenant, 1, Shortfall.BUSY, first)
             return Grant(first, (), Shortfall.BUSY, dict(lease.gave))
         parent, first = other, first + 1
     want = min(n_blocks_max, len(lease.hashes) - first)
@@ -114,6 +121,7 @@ def take_slots(
     try:
         # Who uses a block uses its prefix, so it pays its part of a prefix that others brought here.
         if not core.table[parent].used_by(tenant) and not join_prefix(core, parent, tenant):
+            _tell(core, hashes[0], tenant, len(hashes), Shortfall.QUOTA, depth)
             return [], Shortfall.QUOTA
         return _take_slots(core, hashes, scope_id, tenant, parent, depth, gave, force)
     finally:
@@ -134,6 +142,7 @@ def _take_slots(
     link, n_slots = parent, 0
     for block_hash in hashes:
         if block_hash in core.filling or core.index.find(block_hash) is not None:
+            _tell(core, block_hash, tenant, 1, Shortfall.BUSY, depth + len(taken))
             return taken, Shortfall.BUSY
         if not n_slots:
             shortfall = ensure_slot(core, tenant, lacking=len(hashes) - len(taken), gave=gave, force=force)
@@ -141,6 +150,7 @@ def _take_slots(
                 # Who gets a part asks again for the rest: it is counted then.
                 if not taken and shortfall in (Shortfall.QUOTA, Shortfall.FULL):
                     core.count(tenant).refused += len(hashes)
+                    _tell(core, block_hash, tenant, len(hashes), shortfall, depth)
                 return taken, shortfall
             n_slots = _slots_at_hand(core, tenant)
         n_slots -= 1
@@ -153,6 +163,12 @@ def _take_slots(
     return taken, Shortfall.NONE
 
 
+def _tell(
+    core: CacheCore, block_hash: BlockHash, tenant: TenantId, n_blocks: int, shortfall: Shortfall, depth: int
+) -> None:
+    tell_refused(core, block_hash, tenant, n_blocks=n_blocks, why=shortfall.value, depth=depth)
+
+
 def ensure_slot(
     core: CacheCore, tenant: TenantId, *, lacking: int, gave: Counter[TenantId], force: bool
 ) -> Shortfall:
@@ -161,16 +177,24 @@ def ensure_slot(
     What is on its way out is part of the room: asking again meanwhile makes no more. Only with ``force`` at least
     one more block leaves, since then it has to leave now.
     """
+    if core.draining:
+        return Shortfall.DRAINING
     block_bytes = core.options.block_bytes
     more = int(force)
     if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
         if core.ledger.policy(tenant).over_quota == "refuse":
+            core.count(tenant).wanted += lacking
             return Shortfall.QUOTA
         excess = core.ledger.excess_bytes(tenant, asked_bytes=lacking * block_bytes)
         n_bytes = max(more, excess - leaving_blocks(core)[tenant] * block_bytes)
+        n_gave = gave[tenant]
         shrink(core, tenant, n_bytes=n_bytes, copy=not force, gave=gave)
+        core.count(tenant).wanted += gave[tenant] - n_gave
         if core.ledger.excess_bytes(tenant, asked_bytes=block_bytes):
-            return Shortfall.SOON if _copies_of(core, tenant) else Shortfall.QUOTA
+            if _copies_of(core, tenant):
+                return Shortfall.SOON
+            core.count(tenant).wanted += lacking
+            return Shortfall.QUOTA
     if core.blocks_in(BlockState.FREE):
         return Shortfall.NONE
     make_room(core, asking=tenant, n_blocks=max(more, lacking - len(core.leaving)), copy=not force, gave=gave)

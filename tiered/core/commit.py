@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
+from tiered.core.telling import tell_stored
 from tiered.errors import OwnershipError
 
 
@@ -24,6 +25,8 @@ def commit(core: CacheCore, lease: Lease, checksums: Sequence[bytes | None]) -> 
     for block_id, checksum in zip(reversed(whole), reversed(checksums), strict=True):  # the parent is the youngest
         core.become_ready(block_id, checksum)
         records[block_id].pins += 1
+    if core.why is not None:
+        tell_stored(core, whole)
     lease.pinned.extend(whole)
     lease.has_grown = lease.has_grown or n > 0
     del lease.filling[:n]

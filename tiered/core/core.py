@@ -8,23 +8,28 @@ comes and goes, so that index, policy, ledger and directory can never disagree.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
 from tiered.blocks.record import BlockRecord
 from tiered.blocks.state import BlockState
 from tiered.blocks.table import BlockTable
+from tiered.core.copies import SecondCopies
+from tiered.core.fetch_plan import PlanCounters
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
 from tiered.core.why import WhyLog
 from tiered.errors import OwnershipError
+from tiered.estimate.prefill import PrefillRate
+from tiered.estimate.sources import Sources
 from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
-from tiered.jobs import CopyDone, Job
+from tiered.jobs import CopyDone, Job, Origin
 from tiered.prefix.index import PrefixIndex
 from tiered.sequence.sequence import TokenSequence
+from tiered.tenancy.copies import NO_SECONDS, TwoCopies, two_copies
 from tiered.tenancy.ledger import HotLedger
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import Share, TenantPolicy
 from tiered.tenancy.promise import LeavingAge, Promise
 from tiered.types import BlockHash, BlockId, LeaseId, SequenceId, Source, TenantId, Ticket, TokenCounts
 
@@ -48,6 +53,8 @@ class TenantCounters:
     """Of the evicted ones, those that left so that another tenant could have the room."""
     caused: int = 0
     """Other tenants' blocks that left so that this one could have the room."""
+    wanted: int = 0
+    """Blocks that it was refused, or gave of its own, when it asked for more than its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,8 @@ class CoreOptions:
     match_lease_s: float = 60.0
     lower_tier: bool = True
     """False: nothing below the hot tier, so eviction drops."""
+    policy_name: str = ""
+    """For who is told why a block left."""
 
 
 @dataclass(slots=True)
@@ -92,7 +101,7 @@ class CacheCore:
     leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
     filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
     """Hashes being written, by an engine or by a fetch: nobody writes one twice."""
-    fetching: dict[BlockHash, Source] = field(init=False, default_factory=dict)
+    fetching: dict[BlockHash, Origin] = field(init=False, default_factory=dict)
     """The part of ``filling`` that a load is fetching, and from where."""
     counters: dict[TenantId, TenantCounters] = field(init=False, default_factory=dict)
     leaving: dict[Ticket, BlockId] = field(init=False, default_factory=dict)
@@ -100,10 +109,22 @@ class CacheCore:
     """Copies under way of blocks that stay: a hit brought them back, or they are copied as soon as they are whole.
     Each pins its block until it ends."""
     uncopied: deque[tuple[BlockId, BlockHash]] = field(init=False, default_factory=deque)
-    """Of ``demote: always``: blocks whose copies are still to be begun, as they became whole."""
+    """Of ``demote: always``, and of tenants that ask for two copies: blocks whose copies are still to be begun, as
+    they became whole."""
+    two_copies: TwoCopies = field(init=False, default=NO_SECONDS)
+    seconds: SecondCopies = field(init=False, default_factory=SecondCopies)
     loads: dict[int, LoadOp] = field(init=False, default_factory=dict)
+    strays: dict[Ticket, tuple[BlockId, ...]] = field(init=False, default_factory=dict)
+    """Slots that a fetch is writing into and nobody will ever match: they come back when it ends."""
+    sources: Sources = field(init=False)
+    prefill: PrefillRate = field(init=False, default_factory=PrefillRate)
+    plans: PlanCounters = field(init=False, default_factory=PlanCounters)
+    now: float = field(init=False, default=0.0)
+    """What the host's clock said last."""
     sequences: dict[SequenceId, TokenSequence] = field(init=False, default_factory=dict)
     jobs: list[Job] = field(init=False, default_factory=list)
+    draining: bool = field(init=False, default=False)
+    """Nothing new is admitted; what is here is served."""
     why: WhyLog | None = field(init=False, default=None)
     """Where a host wants to know what happened; simulations do not."""
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
@@ -113,12 +134,21 @@ class CacheCore:
     def __post_init__(self) -> None:
         self.table = BlockTable(self.n_blocks)
         self.ledger = HotLedger(self.options.block_bytes)
+        self.sources = Sources(self.options.block_bytes)
         self.leaving_age = LeavingAge(self.n_blocks)
+        # No more are ever resident; what falls off is seen to when it leaves, or is found to have no second.
+        self.uncopied = deque(maxlen=self.n_blocks)
         self._learns = isinstance(self.options.policy(self.n_blocks), RequestAware)
 
-    def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
-        """New bounds of all tenants; what a reservation has seen of its tenant stays as long as there is one."""
-        self.ledger.set_policies(policies)
+    def set_policies(
+        self, policies: Mapping[TenantId, TenantPolicy], shares: Mapping[TenantId, Share] | None = None
+    ) -> None:
+        """New bounds of all tenants; what a reservation has seen of its tenant stays as long as there is one.
+
+        shares: what this pool was lent of totals; None where it is the only one there is.
+        """
+        self.ledger.set_policies(policies, shares)
+        self.two_copies = two_copies(policies)
         promised = {t: n for t in policies if (n := self.ledger.reserved_bytes(t) // self.options.block_bytes)}
         for tenant in self.promises.keys() - promised:
             del self.promises[tenant]
@@ -146,6 +176,20 @@ class CacheCore:
             counters = self.counters[tenant] = TenantCounters()
         return counters
 
+    # What is here.
+
+    def resident_run(self, hashes: Sequence[BlockHash], scope_id: bytes) -> list[BlockId]:
+        """The longest gap-free run of resident blocks of this scope (I4, I6).
+
+        A chain's hashes name its scope, but hashes come from engines: who names another scope's gets nothing by it.
+        """
+        run = self.index.match(hashes)
+        records = self.table.records
+        for n_own, block_id in enumerate(run):
+            if records[block_id].scope_id != scope_id:
+                return run[:n_own]
+        return run
+
     # How blocks come and go.
 
     def become_filling(
@@ -164,10 +208,16 @@ class CacheCore:
         self.table.rename(block_id, block_hash, parent=parent, depth=depth)
         self.filling[block_hash] = block_id
 
-    def become_ready(self, block_id: BlockId, checksum: bytes | None, *, is_below: bool = False) -> None:
+    def unname_filling(self, block_id: BlockId, name: BlockHash) -> None:
+        """What is written into it will never be content: a load let go of it while a mover is still at it."""
+        del self.filling[self.table[block_id].block_hash]
+        self.table.unname(block_id, name)
+        self.filling[name] = block_id
+
+    def become_ready(self, block_id: BlockId, checksum: bytes | None, *, origin: Source | None = None) -> None:
         """A filled block becomes matchable, known to its tenant's policy, and announced.
 
-        is_below: the tier below has it already, since it came from there.
+        origin: which place it came from, and so has it too; HOT for an earlier life of this pool, None for an engine.
         """
         record = self.table.records[block_id]
         block_hash = record.block_hash
@@ -178,9 +228,11 @@ class CacheCore:
         record.used_at = self.n_used
         self.tell_policy(block_id, record, record.tenant)
         self._events[block_hash] = True
-        if is_below:
+        if origin is Source.REDIS:
             self.table.note_copied(block_id)
-        elif self.options.demote == "always" and self.options.lower_tier:
+        elif self.options.lower_tier and (
+            self.options.demote == "always" or (origin is None and self.two_copies.asked_by(record.tenant))
+        ):
             self.uncopied.append((block_id, record.block_hash))
 
     def drop_filling(self, block_id: BlockId) -> None:
@@ -209,6 +261,8 @@ class CacheCore:
         self.table.pin(block_id)
         self.recalled[ticket] = block_id
         self.tell_policy(block_id, record, record.tenant)
+        if self.why is not None:
+            self.why.note("recalled", record.block_hash, record.tenant, hits=record.hits)
 
     def forget(self, block_id: BlockId, left: CopyDone | None = None) -> None:
         """Take a block that one tenant uses out of everything; ``left`` is what ended its copy, if one was made."""

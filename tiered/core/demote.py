@@ -6,16 +6,18 @@ copy, never a stall.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from tiered.blocks.record import NO_TENANT
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.giving import Victim, choose, first_of
 from tiered.core.leaving import leaving_blocks, let_go, may_begin, send_down
+from tiered.core.telling import AHEAD_OF_NEED, LIMIT_LOWERED, OWN_LIMIT, ROOM, tell_copy_ended, tell_parted, terms_of
+from tiered.core.why import Terms
 from tiered.jobs import CopyDone
 from tiered.tenancy.ledger import parts
-from tiered.types import TenantId, Ticket
+from tiered.types import BlockHash, BlockId, TenantId, Ticket
 
 
 def make_room(
@@ -27,28 +29,40 @@ def make_room(
     gave: counts whose blocks they were.
     """
     started = 0
+    giver: TenantId | None = None
+    terms: Terms | None = None
     while started < n_blocks and may_begin(core, copy):
         victim = choose(core, asking, copy=copy)
         if victim is None:
             break
         _note_age(core, victim)
-        if _give(core, victim, copy=copy):
+        if victim[1] != giver:  # mostly one tenant gives all of it
+            giver = victim[1]
+            terms = terms_of(core, giver, asking, why=ROOM if asking else AHEAD_OF_NEED)
+        if _give(core, victim, terms, copy=copy):
             started += 1
-            _note(core, victim[1], asking, gave)
+            _note(core, giver, asking, gave)
     return started
 
 
 def shrink(
-    core: CacheCore, tenant: TenantId, *, n_bytes: int, copy: bool = True, gave: Counter[TenantId] | None = None
+    core: CacheCore,
+    tenant: TenantId,
+    *,
+    n_bytes: int,
+    copy: bool = True,
+    gave: Counter[TenantId] | None = None,
+    why: str = OWN_LIMIT,
 ) -> None:
     """Let blocks of the tenant leave, and its parts of shared ones go, until that makes ``n_bytes``."""
     freed = 0
+    terms = terms_of(core, tenant, tenant, why=why) if n_bytes > 0 else None
     while freed < n_bytes and may_begin(core, copy):
         victim = first_of(core, (tenant,), copy=copy)
         if victim is None:
             break
         *_, part = parts(core.options.block_bytes, len(core.table[victim[0]].tenants))
-        if _give(core, victim, copy=copy):
+        if _give(core, victim, terms, copy=copy):
             _note(core, tenant, tenant, gave)
         freed += part
 
@@ -60,7 +74,7 @@ def tend(core: CacheCore) -> None:
     for tenant, _ in list(core.ledger.tenants()):
         excess = core.ledger.excess_bytes(tenant)
         if excess:
-            shrink(core, tenant, n_bytes=excess - leaving_blocks(core)[tenant] * block_bytes)
+            shrink(core, tenant, n_bytes=excess - leaving_blocks(core)[tenant] * block_bytes, why=LIMIT_LOWERED)
     free = core.blocks_in(BlockState.FREE) + core.blocks_in(BlockState.LEAVING)
     make_room(core, asking=NO_TENANT, n_blocks=core.options.free_target_blocks - free)
     _copy_what_stays(core)
@@ -72,16 +86,31 @@ def _copy_what_stays(core: CacheCore) -> None:
         block_id, block_hash = core.uncopied.popleft()
         record = core.table[block_id]
         if record.block_hash == block_hash and record.state is BlockState.READY and not record.copied:
-            ticket = Ticket(core.next_id())
-            core.table.pin(block_id)
-            core.recalled[ticket] = block_id
-            send_down(core, block_id, ticket)
+            _copy_and_keep(core, block_id)
+
+
+def copy_and_keep(core: CacheCore, wanted: deque[BlockHash], *, part: float = 1.0) -> None:
+    """Begin copies of as many of these blocks as may be under way, and take them off; whatever is no longer here, or
+    is leaving by way of a copy as it is, comes off too. part: of all that may be under way, what these may take."""
+    at_most = max(1, int(core.options.leaving_max * part))
+    while wanted and may_begin(core, True) and len(core.leaving) + len(core.recalled) < at_most:
+        block_id = core.index.find(wanted.popleft())
+        if block_id is not None and core.table[block_id].state is BlockState.READY:
+            _copy_and_keep(core, block_id)
+
+
+def _copy_and_keep(core: CacheCore, block_id: BlockId) -> None:
+    ticket = Ticket(core.next_id())
+    core.table.pin(block_id)
+    core.recalled[ticket] = block_id
+    send_down(core, block_id, ticket)
 
 
 def apply_copy(core: CacheCore, done: CopyDone) -> None:
     """A copy ended, or could not be made: either way the block leaves, unless a hit brought it back meanwhile."""
     recalled = core.recalled.pop(done.ticket, None)
     if recalled is not None:
+        tell_copy_ended(core, recalled, copied=done.copied, stays=True)
         if done.copied:
             core.table.note_copied(recalled)
         core.table.unpin(recalled)
@@ -90,37 +119,37 @@ def apply_copy(core: CacheCore, done: CopyDone) -> None:
     if victim is None:
         return
     tenant = core.table[victim].tenant
+    tell_copy_ended(core, victim, copied=done.copied, stays=False)
     core.forget(victim, left=done)
     if done.copied:
         core.count(tenant).demoted += 1
 
 
-def _give(core: CacheCore, victim: Victim, *, copy: bool) -> bool:
+def _give(core: CacheCore, victim: Victim, terms: Terms | None, *, copy: bool) -> bool:
     """False when others still use the block: then only those who part from it have let go."""
-    block_id, _, parting = victim
+    block_id, _, parting, rank = victim
     if not parting:
-        if copy:
-            let_go(core, block_id)
-        else:
-            core.forget(block_id)
+        let_go(core, block_id, terms, rank=rank, copy=copy)
         return True
     record = core.table[block_id]
     all_part = len(parting) == len(record.tenants)
     for tenant in reversed(parting):
         if record.shares is not None:
             before = record.tenants
+            if terms is not None:
+                tell_parted(core, block_id, tenant, terms)
             core.policies[tenant].on_remove(block_id)
             core.table.part(block_id, tenant)
             core.ledger.recharge(before, record.tenants)
     if all_part:  # nobody has room for it whole, not even while it is copied
-        let_go(core, block_id, copy=False)
+        let_go(core, block_id, terms, rank=rank, copy=False)
     return all_part
 
 
 def _note_age(core: CacheCore, victim: Victim) -> None:
     """How old it is, and whether it is owed to its tenant, before it leaves; of tenants with a reservation alone, so
     that nobody else's flood makes theirs look idle."""
-    block_id, tenant, _ = victim
+    block_id, tenant, _, _ = victim
     promise = core.promises.get(tenant)
     if promise is None:
         return

@@ -12,12 +12,14 @@ from typing import TypeAlias
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.leaving import leaving_blocks, let_go, may_begin
+from tiered.core.telling import LARGER_PART, terms_of
 from tiered.tenancy.fairness import giving_order
 from tiered.tenancy.ledger import parts
 from tiered.types import BlockId, TenantId
 
-Victim: TypeAlias = tuple[BlockId, TenantId, Sequence[TenantId]]
-"""A block, the tenant that gives it, and where it is shared, who lets go of it together."""
+Victim: TypeAlias = tuple[BlockId, TenantId, Sequence[TenantId], int]
+"""A block, the tenant that gives it, where it is shared, who lets go of it together, and how many its policy proposed
+before it."""
 
 
 def choose(core: CacheCore, asking: TenantId, *, copy: bool) -> Victim | None:
@@ -82,13 +84,13 @@ def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool | None)
         policy = core.policies.get(tenant)
         if policy is None:
             continue
-        for block_id in policy.victims():
+        for rank, block_id in enumerate(policy.victims()):
             if table.may_leave(block_id):
-                return block_id, tenant, ()
+                return block_id, tenant, (), rank
             if table.may_part(block_id, tenant):
                 parting = _parting(core, block_id, tenant, copy=copy)
                 if parting:
-                    return block_id, tenant, parting
+                    return block_id, tenant, parting, rank
     return None
 
 
@@ -121,5 +123,5 @@ def _gives_own(core: CacheCore, tenant: TenantId, *, copy: bool | None) -> bool:
     if victim is None or (copy is not None and not may_begin(core, copy)):
         return False
     if copy is not None:
-        let_go(core, victim, copy=copy)
+        let_go(core, victim, terms_of(core, tenant, tenant, why=LARGER_PART), copy=copy)
     return True

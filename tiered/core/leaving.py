@@ -7,6 +7,8 @@ from typing import Final
 
 from tiered.blocks.record import NO_PARENT
 from tiered.core.core import CacheCore
+from tiered.core.telling import tell_evicted
+from tiered.core.why import Terms
 from tiered.jobs import DemoteJob
 from tiered.types import NO_HASH, BlockId, TenantId, Ticket
 
@@ -14,6 +16,9 @@ _NONE_LEAVING: Final[Counter[TenantId]] = Counter()
 
 REUSED_HITS: Final = 1
 """Matches after its commit that make a block "reused": written once, wanted again."""
+
+BEGUN: Final = "begun"
+"""Of a copy; any other word says why there is none."""
 
 
 def leaving_blocks(core: CacheCore) -> Counter[TenantId]:
@@ -28,9 +33,14 @@ def may_begin(core: CacheCore, copy: bool) -> bool:
     return not copy or len(core.leaving) + len(core.recalled) < core.options.leaving_max
 
 
-def let_go(core: CacheCore, victim: BlockId, *, copy: bool = True) -> None:
-    """Evict a block that may leave, by way of a copy when it is worth one."""
-    if not (copy and _worth_a_copy(core, victim)):
+def let_go(core: CacheCore, victim: BlockId, terms: Terms | None, *, rank: int = 0, copy: bool = True) -> None:
+    """Evict a block that may leave, by way of a copy when it is worth one. terms, rank: for who asks why."""
+    outlook = _copy_of(core, victim)
+    if outlook == BEGUN and not copy:
+        outlook = "no time"
+    if terms is not None:
+        tell_evicted(core, core.table.records[victim], terms, rank, outlook)
+    if outlook != BEGUN:
         core.forget(victim)
         return
     ticket = Ticket(core.next_id())
@@ -39,28 +49,39 @@ def let_go(core: CacheCore, victim: BlockId, *, copy: bool = True) -> None:
 
 
 def send_down(core: CacheCore, block_id: BlockId, ticket: Ticket) -> None:
-    """Have a copy of the block made, and put into the tier below."""
+    """Have a copy of the block made, and put into the tier below at the cost of one of its tenants: of the first that
+    asks for two copies, if any does."""
     record = core.table[block_id]
+    tenant = next((user for user in record.tenants if core.two_copies.asked_by(user)), record.tenant)
+    policy = core.ledger.policy(tenant)
     core.jobs.append(
         DemoteJob(
             ticket=ticket,
             block_id=block_id,
             block_hash=record.block_hash,
             scope_id=record.scope_id,
-            tenant=record.tenant,
+            tenant=tenant,
             depth=record.depth,
             checksum=record.checksum,
             parent=NO_HASH if record.parent == NO_PARENT else core.table[record.parent].block_hash,
-            codec=core.ledger.policy(record.tenant).redis_codec,
+            codec=policy.redis_codec,
+            copies=policy.copies,
         )
     )
 
 
-def _worth_a_copy(core: CacheCore, victim: BlockId) -> bool:
+def _copy_of(core: CacheCore, victim: BlockId) -> str:
+    """BEGUN where the block is worth a copy, else why not."""
     options = core.options
+    if not options.lower_tier:
+        return "no tier below"
     record = core.table[victim]
-    if not options.lower_tier or options.demote == "never":
-        return False
+    if core.two_copies.asked_by(record.tenant):  # whatever else is done with what leaves
+        return "made before" if record.copied else BEGUN
+    if options.demote == "evicted":
+        return BEGUN
+    if options.demote == "never":
+        return "never"
     if options.demote == "always":
-        return not record.copied
-    return options.demote == "evicted" or record.hits >= REUSED_HITS
+        return "made before" if record.copied else BEGUN
+    return BEGUN if record.hits >= REUSED_HITS else "not reused"

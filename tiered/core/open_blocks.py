@@ -13,8 +13,9 @@ from tiered.blocks.state import BlockState
 from tiered.core.allocate import Shortfall, ensure_slot
 from tiered.core.core import CacheCore
 from tiered.core.sharing import join_prefix
+from tiered.core.telling import tell_refused, tell_stored
 from tiered.sequence.sequence import TokenSequence
-from tiered.types import BlockHash, BlockId, TenantId
+from tiered.types import NO_HASH, BlockHash, BlockId, TenantId
 
 
 def take_open(
@@ -29,6 +30,7 @@ def take_open(
         if shortfall is not Shortfall.NONE:
             if shortfall is not Shortfall.SOON:
                 core.count(sequence.tenant).refused += n_blocks
+                tell_refused(core, NO_HASH, sequence.tenant, n_blocks=n_blocks, why=shortfall.value)
             for block_id in reversed(taken):
                 give_back(core, block_id)
             return shortfall
@@ -66,6 +68,7 @@ def share_whole(core: CacheCore, sequence: TokenSequence) -> int:
         sequence.n_ready = index + 1
     for index in reversed(fresh):  # the parent is the youngest
         core.become_ready(sequence.block_ids[index], sequence.checksums.get(index))
+    tell_stored(core, [sequence.block_ids[index] for index in fresh])
     for index in range(n_before, sequence.n_ready):
         sequence.checksums.pop(index, None)
     sequence.has_grown = sequence.has_grown or bool(fresh)

@@ -32,4 +32,5 @@ def core_options(settings: PoolSettings, layout: KvLayout, n_blocks: int, *, low
         leaving_max=staging_blocks(layout),
         match_lease_s=settings.match_lease_s,
         lower_tier=lower_tier,
+        policy_name=settings.policy,
     )

@@ -61,4 +61,6 @@ def _has_room(core: CacheCore, record: BlockRecord, tenant: TenantId) -> bool:
     if excess and core.ledger.policy(tenant).over_quota == "evict_own":
         shrink(core, tenant, n_bytes=excess)
         excess = core.ledger.excess_bytes(tenant, asked_bytes=part)
+    if excess:
+        core.count(tenant).wanted += 1
     return not excess

@@ -12,7 +12,8 @@ from tiered.core.core import CacheCore, CoreOptions
 from tiered.core.invariants import check_core
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
-from tiered.core.match import match, note_origins, open_lease
+from tiered.core.match import match, open_lease
+from tiered.core.planning import plan_fetch
 from tiered.core.promote import start_load
 from tiered.core.pump import pump
 from tiered.core.release import release
@@ -94,6 +95,7 @@ class World:
             free_target_blocks=self.free_target_blocks,
             leaving_max=self.leaving_max,
             lower_tier=self.lower_tier,
+            policy_name=self.policy,
             match_lease_s=self.match_lease_s,
         )
         self.core = CacheCore(options, self.n_blocks)
@@ -136,7 +138,8 @@ class World:
             now=self.now,
         )
         rest = range(len(lease.pinned), len(hashes))
-        note_origins(lease, [tuple(below.get(i, ()) if isinstance(below, Mapping) else below) for i in rest])
+        origins = [tuple(below.get(i, ()) if isinstance(below, Mapping) else below) for i in rest]
+        plan_fetch(self.core, lease, origins, now=self.now)
         check_core(self.core)
         return lease
 
