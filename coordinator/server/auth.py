@@ -1,48 +1,95 @@
-"""Who may change things: the holder of the admin token, or, where none is set, whoever sits at this machine.
+"""What routes ask about their caller: who it is, what it may see, whether it may change things.
 
-Owns that one decision. Reading is free; which network may read is decided by where we listen.
+Owns these dependencies. How a caller proves who it is, is :mod:`coordinator.server.credentials`' business, and that
+nobody gets past without is :mod:`coordinator.server.gate`'s.
 """
 
 from __future__ import annotations
 
-import hmac
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final
 
-from fastapi import Request
+from fastapi import Depends, Path, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import AfterValidator, WithJsonSchema
 
+from coordinator.server.caller import Caller
 from coordinator.server.errors import ApiError
 from coordinator.server.services import services_of
-from tiered.addresses import is_loopback
+from coordinator.view.snapshot import ClusterView
+from coordinator.view.visible import view_of_tenant
+from tiered.tenancy.policy import check_tenant_name
+from tiered.types import TenantId
+
+_BEARER: Final = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="The admin token (sees and changes everything), the read token, or a tenant's own token.",
+)
 
 
-def require_admin(request: Request) -> None:
-    """A dependency of every route that changes something.
+async def caller_of(
+    request: Request, token: Annotated[HTTPAuthorizationCredentials | None, Security(_BEARER)]
+) -> Caller:
+    """Who the gate found to be calling; token is here for the OpenAPI document alone."""
+    caller = getattr(request.state, "caller", None)
+    if not isinstance(caller, Caller):
+        raise RuntimeError(f"{request.url.path} was reached past the gate")
+    return caller
 
-    Errors: 401 without the right bearer token where one is set. Without one we listen on loopback only, yet
-    a page in a browser here can still be made to call us under its own name: 403 unless the request names
-    this machine.
+
+CallerDep = Annotated[Caller, Depends(caller_of)]
+
+
+async def require_admin(caller: CallerDep) -> None:
+    """A dependency of every route that changes something. Errors: 403 for a caller that may only read."""
+    if not caller.may_change:
+        raise ApiError(403, f"a change needs the admin token; this one is a {caller.kind}'s", field="authorization")
+
+
+async def require_sees_all(caller: CallerDep) -> None:
+    """A dependency of routes that say something of the whole cluster. Errors: 403 for a tenant's token."""
+    if not caller.sees_all:
+        raise ApiError(403, "this needs the admin or the read token, not a tenant's", field="authorization")
+
+
+CHANGE: Final[dict[str, Any]] = {"dependencies": [Depends(require_admin)]}
+"""``@router.post("", **CHANGE)``: what every route that changes something says."""
+
+WHOLE_CLUSTER: Final[dict[str, Any]] = {"dependencies": [Depends(require_sees_all)]}
+
+TENANT_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""What :func:`check_tenant_name` accepts, for the OpenAPI document."""
+
+TenantName = Annotated[
+    str, AfterValidator(check_tenant_name), WithJsonSchema({"type": "string", "pattern": TENANT_PATTERN})
+]
+"""A tenant's name in a body or a query; a path has TenantPath."""
+
+TenantPath = Annotated[TenantName, Path(alias="tenant", description="The tenant's name.")]
+
+
+async def seen_tenant(name: TenantPath, caller: CallerDep) -> TenantId:
+    """The tenant in the path, for a caller that may see it.
+
+    Errors: 404 for any other, whether there is one of that name or not.
     """
-    token = services_of(request).admin_token
-    if token:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), token.encode()):
-            raise ApiError(
-                401, "a change needs the header 'Authorization: Bearer <admin token>'", field="authorization"
-            )
-        return
-    for header in ("host", "origin"):
-        value = request.headers.get(header)
-        if value is not None and not is_loopback(_hostname(value)):
-            raise ApiError(
-                403, f"without an admin token a change must come from this machine, not {value}", field=header
-            )
+    if not caller.may_see(name):
+        raise unknown_tenant(name)
+    return TenantId(name)
 
 
-def _hostname(value: str) -> str:
-    """The host in a Host header (``host:port``) or an Origin header (``scheme://host:port``); empty if
-    unclear.
-    """
-    try:
-        return urlsplit(value if "://" in value else f"//{value}").hostname or ""
-    except ValueError:
-        return ""
+SeenTenant = Annotated[TenantId, Depends(seen_tenant)]
+
+
+def unknown_tenant(name: str) -> ApiError:
+    """The one answer to a name that is not there and to one that is another's."""
+    return ApiError(404, f"tenant {name!r} has no policy and was never seen", field="tenant")
+
+
+async def seen_view(request: Request, caller: CallerDep) -> ClusterView:
+    """The current view, as far as the caller may see: a tenant sees itself alone in it."""
+    view = services_of(request).keeper.view
+    return view if caller.tenant is None else view_of_tenant(view, caller.tenant)
+
+
+ViewDep = Annotated[ClusterView, Depends(seen_view)]

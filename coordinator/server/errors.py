@@ -19,6 +19,9 @@ from tiered.log import get_logger
 
 log = get_logger(__name__)
 
+_BLAMED: Final = {400: "body", 404: "path", 405: "method"}
+"""By the framework's own refusals."""
+
 _ORIGINS: Final = ("body", "path", "query", "header")
 
 
@@ -64,8 +67,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _on_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-    return _answer(error.status, ErrorDetail(field=error.field, message=error.message), headers)
+    return answer(error.status, error.message, field=error.field)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> JSONResponse:
@@ -76,7 +78,8 @@ async def _on_validation_error(request: Request, error: Exception) -> JSONRespon
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path}: {str(error.detail).lower()}"
-    return _answer(error.status_code, ErrorDetail(field="", message=message), error.headers)
+    field = _BLAMED.get(error.status_code, "")
+    return _answer(error.status_code, ErrorDetail(field=field, message=message), error.headers)
 
 
 async def _on_tier_error(request: Request, error: Exception) -> JSONResponse:
@@ -90,8 +93,20 @@ async def _on_bug(request: Request, error: Exception) -> JSONResponse:
     return _answer(500, ErrorDetail(field="", message=message))
 
 
+def answer(status: int, message: str, *, field: str = "") -> JSONResponse:
+    """An error as a response, for who stands outside of the handlers."""
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return _answer(status, ErrorDetail(field=field, message=message), headers)
+
+
 def _answer(status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(ErrorBody(error=detail).model_dump(), status_code=status, headers=headers)
+    # What a caller sent comes back in messages; JSON can escape half a surrogate pair, which no encoding can hold.
+    plain = ErrorDetail.model_construct(field=_encodable(detail.field), message=_encodable(detail.message))
+    return JSONResponse(ErrorBody(error=plain).model_dump(), status_code=status, headers=headers)
+
+
+def _encodable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _first(errors: Sequence[Any]) -> ErrorDetail:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from coordinator.server.auth import WHOLE_CLUSTER
 from coordinator.server.errors import ApiError, responses
 from coordinator.server.services import ServicesDep
 
@@ -16,6 +17,10 @@ class HealthBody(BaseModel):
     status: str
 
 
+class ReadinessBody(HealthBody):
+    mirror_lag_s: float | None = Field(description="Age of what /v1/route knows of blocks; null until it was read.")
+
+
 @router.get("/healthz")
 async def get_health() -> HealthBody:
     """The process lives and answers."""
@@ -23,16 +28,18 @@ async def get_health() -> HealthBody:
 
 
 @router.get("/readyz", responses=responses(503))
-def get_readiness(services: ServicesDep) -> HealthBody:
+def get_readiness(services: ServicesDep) -> ReadinessBody:
     """The last read of Redis succeeded, so what we say is current."""
     view = services.keeper.view
     if view.stale:
         raise ApiError(503, view.reason, field="redis")
-    return HealthBody(status="ok")
+    facts = services.mirror_facts()
+    lag_s = None if facts is None or facts.lag_s is None else round(facts.lag_s, 3)
+    return ReadinessBody(status="ok", mirror_lag_s=lag_s)
 
 
-@router.get("/metrics", response_class=Response)
+@router.get("/metrics", response_class=Response, **WHOLE_CLUSTER)
 def get_metrics(request: Request) -> Response:
-    """Prometheus families, made from the view when they are asked for."""
+    """Prometheus families, made from the view when they are asked for. A scraper sends a token like all callers."""
     registry: CollectorRegistry = request.app.state.metrics
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 
 import uvicorn
@@ -47,11 +48,12 @@ def listen(http: HttpSettings) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> str:
     """Where a browser on this machine finds us."""
+    scheme = "http" if tls is None else "https"
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class HttpServer(uvicorn.Server):
@@ -59,10 +61,12 @@ class HttpServer(uvicorn.Server):
     requests.
     """
 
-    def __init__(self, app: FastAPI, *, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: FastAPI, *, on_ready: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http="h11",  # unlike httptools it bounds what a client may send as headers: 64 KiB
+                ssl_context_factory=None if tls is None else (lambda config, default: tls),
                 log_config=None,
                 access_log=False,
                 server_header=False,
