@@ -39,7 +39,7 @@ class AuditTask:
 def _report(findings: Findings) -> None:
     settled = {
         name: n
-        for name in ("expired", "lost", "stray", "relisted", "orphans", "idle")
+        for name in ("expired", "lost", "stray", "relisted", "orphans", "idle", "stamps")
         if (n := getattr(findings, name))
     }
     if settled:

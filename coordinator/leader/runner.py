@@ -6,12 +6,14 @@ or by another coordinator, with the same outcome.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from coordinator.leader.sweep import Life, Seen, note, plan_sweep, settle
 from tiered.cluster.directory import Directory
 from tiered.cluster.membership import Membership
 from tiered.log import get_logger
+from tiered.tenancy.copies import NO_SECONDS, TwoCopies
 
 log = get_logger(__name__)
 
@@ -20,9 +22,17 @@ _ENTRIES_PER_ROUND: Final = 200_000
 
 
 class Sweeper:
-    def __init__(self, *, membership: Membership, directory: Directory) -> None:
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        directory: Directory,
+        asked: Callable[[], TwoCopies] = lambda: NO_SECONDS,
+    ) -> None:
+        """asked: who asks for two copies, so that what is lost of theirs is noted; blocking."""
         self._membership = membership
         self._directory = directory
+        self._asked = asked
         self._seen: Seen = {}
 
     @property
@@ -41,10 +51,11 @@ class Sweeper:
         swept: set[Life] = set()
         empty: set[Life] = set()
         entries_left = _ENTRIES_PER_ROUND
+        two = self._asked() if retired or plan.sweep else NO_SECONDS
         for life in (*retired, *plan.sweep):
             if entries_left <= 0:
                 break
-            removed = self._directory.sweep(life.node, life.epoch)
+            removed = self._directory.sweep(life.node, life.epoch, two=two)
             entries_left -= removed
             swept.add(life)
             if removed:

@@ -6,25 +6,21 @@ replica makes one change at a time; of two replicas that change one tenant at on
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Response
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coordinator.server.auth import require_admin
+from coordinator.server.auth import CHANGE, SeenTenant, TenantPath, ViewDep, unknown_tenant
 from coordinator.server.errors import ApiError, invalid, responses
-from coordinator.server.promises import Capacity, overpromise
+from coordinator.server.promises import Capacity, overpromise, rooms_of
 from coordinator.server.services import Services, ServicesDep
 from coordinator.server.usage import TokensBody, tokens_body
-from coordinator.view.snapshot import TenantView
-from tiered.tenancy.policy import DEFAULT_TENANT, Blocks, Bytes, RedisCodec, TenantPolicy
+from coordinator.view.snapshot import ClusterView, TenantView
+from tiered.tenancy.policy import DEFAULT_TENANT, Blocks, Bytes, Copies, RedisCodec, TenantPolicy
 from tiered.types import TenantId
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
-
-Name = Annotated[str, Path(alias="tenant", description="The tenant's name.")]
-
-_CHANGE: Any = {"dependencies": [Depends(require_admin)]}
 
 
 class HotUseBody(BaseModel):
@@ -38,12 +34,30 @@ class RedisUseBody(BaseModel):
     blocks: int
 
 
+class SecondsBody(BaseModel):
+    """As the nodes found it when they looked last; each looks at all its blocks again and again."""
+
+    second_blocks: int = Field(description="Blocks that are hot and in Redis at once.")
+    second_bytes: int = Field(description="Of what is charged in Redis, what is for those.")
+    redis_only_blocks: int = Field(description="Blocks in Redis alone: one place, unless it has replicas.")
+    single_blocks: int = Field(description="Blocks that one node alone has: a second is on its way, or refused.")
+
+
 class TenantBody(BaseModel):
     policy: TenantPolicy = Field(description="The bounds in force.")
     named: bool = Field(description="false: seen, but without a policy; it lives under the default's.")
     hot: HotUseBody
     redis: RedisUseBody
     tokens: TokensBody
+    hot_reserved_in_force_bytes: int = Field(
+        default=0,
+        description="What nodes alive keep for it of its reservations in the hot tier; less than was promised while "
+        "nodes are missing.",
+    )
+    hot_lent_bytes: int | None = Field(
+        default=None, description="What nodes were lent of hot_total_limit_bytes; null where there is no such limit."
+    )
+    seconds: SecondsBody | None = Field(default=None, description="null: it asks for one copy of each block.")
 
 
 class TenantsBody(BaseModel):
@@ -53,13 +67,15 @@ class TenantsBody(BaseModel):
 class PolicyChange(BaseModel):
     """The fields of a policy, each optional. null lifts a limit."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     tenant: str | None = Field(default=None, description="If given, the name in the path.")
     hot_reserved_bytes: Bytes = 0
     hot_limit_bytes: Bytes | None = None
     hot_reserved_blocks: Blocks = 0
     hot_limit_blocks: Blocks | None = None
+    hot_total_reserved_bytes: Bytes = 0
+    hot_total_limit_bytes: Bytes | None = None
     redis_reserved_bytes: Bytes = 0
     redis_limit_bytes: Bytes | None = None
     redis_ttl_s: float | None = Field(default=None, gt=0, le=1e9)
@@ -67,6 +83,7 @@ class PolicyChange(BaseModel):
     over_quota: Literal["evict_own", "refuse"] = "evict_own"
     sharing: str = "private"
     redis_codec: RedisCodec = "none"
+    copies: Copies = 1
 
     def upon(self, current: TenantPolicy) -> TenantPolicy:
         """The policy with the given fields changed, and those left out as they are. Errors: ApiError."""
@@ -78,17 +95,18 @@ class PolicyChange(BaseModel):
 
 
 @router.get("")
-def list_tenants(services: ServicesDep) -> TenantsBody:
+def list_tenants(view: ViewDep) -> TenantsBody:
     """Every tenant that has a policy or was seen, by name; the default is always among them."""
-    return TenantsBody(tenants=[_tenant_body(tenant) for tenant in services.keeper.view.tenants])
+    return TenantsBody(tenants=[_tenant_body(tenant) for tenant in view.tenants])
 
 
 @router.get("/{tenant}", responses=responses(404))
-def get_tenant(name: Name, services: ServicesDep) -> TenantBody:
-    return _answer(name, services)
+def get_tenant(name: SeenTenant, view: ViewDep) -> TenantBody:
+    """The bounds in force, what it holds, and where its tokens were found."""
+    return _answer(name, view)
 
 
-@router.post("", status_code=201, responses=responses(401, 409, 422, 503), **_CHANGE)
+@router.post("", status_code=201, responses=responses(401, 409, 422, 503), **CHANGE)
 def create_tenant(policy: TenantPolicy, services: ServicesDep, response: Response) -> TenantBody:
     """Give a tenant a policy of its own."""
     with services.changing:
@@ -101,8 +119,8 @@ def create_tenant(policy: TenantPolicy, services: ServicesDep, response: Respons
     return _after_change(policy.tenant, services)
 
 
-@router.put("/{tenant}", responses=responses(401, 404, 422, 503), **_CHANGE)
-def replace_tenant(name: Name, change: PolicyChange, services: ServicesDep) -> TenantBody:
+@router.put("/{tenant}", responses=responses(401, 404, 422, 503), **CHANGE)
+def replace_tenant(name: TenantPath, change: PolicyChange, services: ServicesDep) -> TenantBody:
     """Replace the policy; what is left out falls back to its default."""
     with services.changing:
         _require_named(name, services)
@@ -110,21 +128,25 @@ def replace_tenant(name: Name, change: PolicyChange, services: ServicesDep) -> T
     return _after_change(name, services)
 
 
-@router.patch("/{tenant}", responses=responses(401, 404, 422, 503), **_CHANGE)
-def change_tenant(name: Name, change: PolicyChange, services: ServicesDep) -> TenantBody:
+@router.patch("/{tenant}", responses=responses(401, 404, 422, 503), **CHANGE)
+def change_tenant(name: TenantPath, change: PolicyChange, services: ServicesDep) -> TenantBody:
     """Change the given fields; what is left out stays."""
     with services.changing:
         _store(change.upon(_require_named(name, services)), services)
     return _after_change(name, services)
 
 
-@router.delete("/{tenant}", status_code=204, responses=responses(401, 404, 409, 503), **_CHANGE)
-def delete_tenant(name: Name, services: ServicesDep) -> None:
-    """Take the policy away; what the tenant holds stays and comes under the default's."""
+@router.delete("/{tenant}", status_code=204, responses=responses(401, 404, 409, 503), **CHANGE)
+def delete_tenant(name: TenantPath, services: ServicesDep) -> None:
+    """Take the policy away, and the tenant's tokens: a later tenant of that name is somebody else.
+
+    What the tenant holds stays and comes under the default's policy.
+    """
     if name == DEFAULT_TENANT:
         raise ApiError(409, "the default tenant bounds every unnamed one: change it, it cannot go", field="tenant")
     with services.changing:
         _require_named(name, services)
+        services.credentials.revoke_all(TenantId(name))
         if not services.tenants.delete(TenantId(name)):
             raise _not_named(name)
     services.keeper.refresh()
@@ -134,8 +156,8 @@ class ClearedBody(BaseModel):
     blocks: int = Field(description="Blocks in Redis that the tenant let go of; what others use too stays for them.")
 
 
-@router.delete("/{tenant}/blocks", responses=responses(401, 503), **_CHANGE)
-def clear_tenant(name: Name, services: ServicesDep) -> ClearedBody:
+@router.delete("/{tenant}/blocks", responses=responses(401, 503), **CHANGE)
+def clear_tenant(name: TenantPath, services: ServicesDep) -> ClearedBody:
     """Let a tenant go of all its blocks in Redis. Those in the nodes' pools stay until they are evicted."""
     return ClearedBody(blocks=services.ledger.clear(TenantId(name)))
 
@@ -159,12 +181,8 @@ def _store(policy: TenantPolicy, services: Services) -> None:
 
 def _refuse_overpromise(policy: TenantPolicy, services: Services) -> None:
     alive = services.keeper.view.alive
-    capacity = Capacity(
-        hot_bytes=min((node.info.capacity_bytes for node in alive), default=None),
-        hot_block_bytes=max((node.stats.block_bytes for node in alive), default=0),
-        redis_bytes=services.tenants.capacity(),
-    )
-    refusal = overpromise(policy, services.tenants.list(), capacity)
+    capacity = Capacity(nodes=rooms_of(alive), redis_bytes=services.tenants.capacity())
+    refusal = overpromise(policy, services.tenants.readable()[0].values(), capacity)
     if refusal is not None:
         raise ApiError(422, str(refusal), field=refusal.field)
 
@@ -177,16 +195,17 @@ def _policy(fields: dict[str, Any]) -> TenantPolicy:
 
 
 def _after_change(name: str, services: Services) -> TenantBody:
-    if services.keeper.refresh().stale:
+    view = services.keeper.refresh()
+    if view.stale:
         message = f"the change of tenant {name!r} was made, but Redis went away before it could be read back"
         raise ApiError(503, message)
-    return _answer(name, services)
+    return _answer(name, view)
 
 
-def _answer(name: str, services: Services) -> TenantBody:
-    tenant = services.keeper.view.tenant(name)
+def _answer(name: str, view: ClusterView) -> TenantBody:
+    tenant = view.tenant(name)
     if tenant is None:
-        raise ApiError(404, f"tenant {name!r} has no policy and was never seen", field="tenant")
+        raise unknown_tenant(name)
     return _tenant_body(tenant)
 
 
@@ -201,4 +220,16 @@ def _tenant_body(tenant: TenantView) -> TenantBody:
             blocks=tenant.redis.blocks,
         ),
         tokens=tokens_body(tenant.tokens),
+        hot_reserved_in_force_bytes=tenant.hot_reserved_in_force_bytes,
+        hot_lent_bytes=tenant.hot_lent_bytes,
+        seconds=_seconds_body(tenant) if tenant.policy.copies > 1 else None,
+    )
+
+
+def _seconds_body(tenant: TenantView) -> SecondsBody:
+    return SecondsBody(
+        second_blocks=tenant.seconds.second_blocks,
+        second_bytes=tenant.seconds.second_bytes,
+        redis_only_blocks=tenant.redis_only_blocks,
+        single_blocks=tenant.seconds.single_blocks,
     )

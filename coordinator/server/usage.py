@@ -8,7 +8,9 @@ import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
+from coordinator.server.auth import CallerDep, ViewDep
 from coordinator.server.services import ServicesDep
+from coordinator.view.follower import MirrorFacts
 from tiered.types import TokenCounts
 
 router = APIRouter(prefix="/v1", tags=["usage"])
@@ -30,6 +32,10 @@ class UsageRowBody(BaseModel):
     node: str | None = Field(description="null for the shared tier")
     bytes: int
     blocks: int
+    limit_bytes: int | None = Field(default=None, description="In force there; null for none.")
+    reserved_bytes: int = Field(default=0, description="In force there.")
+    second_blocks: int = Field(default=0, description="Of those in Redis, for two copies: blocks that are hot too.")
+    second_bytes: int = Field(default=0, description="What Redis holds of those.")
 
 
 class UsageBody(BaseModel):
@@ -58,6 +64,16 @@ class NodeCountsBody(BaseModel):
     known: int
 
 
+class MirrorBody(BaseModel):
+    """What this replica keeps in memory of where blocks are."""
+
+    blocks: int
+    redis_blocks: int
+    lag_s: float | None = Field(description="Since it knew all there was to know; null until it first did.")
+    loads: int = Field(description="Partitions read whole once more, since changes were missed.")
+    repairs: int = Field(description="Counts that differed, and were put right.")
+
+
 class StatsBody(BaseModel):
     tokens: TokensBody
     by_tenant: dict[str, TokensBody]
@@ -65,11 +81,17 @@ class StatsBody(BaseModel):
     nodes: NodeCountsBody
     stale: bool = Field(description="Redis could not be read the last time; the numbers are those before.")
     age_s: float = Field(description="Since these numbers were read.")
+    mirror: MirrorBody | None = Field(default=None, description="null to a tenant's token.")
+    is_leader: bool = Field(default=False, description="Whether this replica does the periodic work.")
+    leader: str | None = Field(
+        default=None, description="The replica that does it, as /v1/leader has it; null for nobody, and to a tenant."
+    )
+    leader_token: int = Field(default=0, description="Of its reign; grows for ever.")
 
 
 @router.get("/usage")
-def list_usage(services: ServicesDep) -> UsageBody:
-    """One row for each tenant in each place that holds some of its bytes."""
+def list_usage(view: ViewDep) -> UsageBody:
+    """One row for each tenant in each place that holds some of its bytes; they sum to the bytes of /v1/stats."""
     rows = [
         UsageRowBody(
             tenant=row.tenant,
@@ -77,16 +99,21 @@ def list_usage(services: ServicesDep) -> UsageBody:
             node=row.node,
             bytes=row.used_bytes,
             blocks=row.blocks,
+            limit_bytes=row.limit_bytes,
+            reserved_bytes=row.reserved_bytes,
+            second_blocks=row.second_blocks,
+            second_bytes=row.second_bytes,
         )
-        for row in services.keeper.view.usage
+        for row in view.usage
     ]
     return UsageBody(usage=rows)
 
 
 @router.get("/stats")
-def get_stats(services: ServicesDep) -> StatsBody:
-    """The sums over the cluster."""
-    view = services.keeper.view
+def get_stats(services: ServicesDep, view: ViewDep, caller: CallerDep) -> StatsBody:
+    """The sums over the cluster; to a tenant's token, over that tenant."""
+    standing = services.standing()
+    leader = standing.leader if caller.sees_all and standing is not None else None
     return StatsBody(
         tokens=tokens_body(view.tokens),
         by_tenant={tenant.policy.tenant: tokens_body(tenant.tokens) for tenant in view.tenants},
@@ -101,6 +128,22 @@ def get_stats(services: ServicesDep) -> StatsBody:
         nodes=NodeCountsBody(alive=len(view.alive), known=len(view.nodes)),
         stale=view.stale,
         age_s=round(services.keeper.age_s(), 3),
+        mirror=_mirror_body(services.mirror_facts()) if caller.sees_all else None,
+        is_leader=caller.sees_all and standing is not None and standing.is_leader,
+        leader=None if leader is None else leader.replica,
+        leader_token=0 if leader is None else leader.token,
+    )
+
+
+def _mirror_body(facts: MirrorFacts | None) -> MirrorBody | None:
+    if facts is None:
+        return None
+    return MirrorBody(
+        blocks=facts.counts.blocks,
+        redis_blocks=facts.counts.in_redis,
+        lag_s=None if facts.lag_s is None else round(facts.lag_s, 3),
+        loads=facts.loads,
+        repairs=facts.repairs,
     )
 
 

@@ -16,7 +16,7 @@ from tiered.cluster.bounds import CAPACITY, DEFAULT, PartitionBooks, is_dealt, m
 from tiered.cluster.connection import Client, answered, pipelined
 from tiered.cluster.keys import Keys
 from tiered.cluster.routing import Command
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import TenantPolicy, read_policies
 from tiered.types import TenantId
 
 _REPAIR_AFTER: Final = 2
@@ -90,7 +90,8 @@ class Allotments:
 
     def _offer(self, *, begin: bool) -> tuple[int, dict[TenantId, TenantPolicy], int | None]:
         number, stored, capacity = scripts.deal(self._client, self._keys, begin=begin)
-        return number, {t: TenantPolicy.model_validate_json(text) for t, text in stored.items()}, capacity
+        # A tenant whose policy cannot be read gets none here: its limit is the default one, or lower as it was.
+        return number, read_policies(stored)[0], capacity
 
     def _books(self) -> list[PartitionBooks]:
         commands = []

@@ -10,14 +10,19 @@ should its writer die before the bounds have followed, the leader's next round b
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final, cast
+
 from tiered.cluster import scripts
 from tiered.cluster.allotments import Allotments
+from tiered.cluster.calls import Call, load, run
 from tiered.cluster.connection import Client, command
 from tiered.cluster.keys import Keys
-from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
+from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy, read_policies
 from tiered.types import TenantId
 
 _CAPACITY = "capacity"
+_GIVE_BACK: Final = load("give_back")
 
 
 class Tenants:
@@ -39,6 +44,12 @@ class Tenants:
             policies[TenantId(name.decode())] = TenantPolicy.model_validate_json(text)
         return policies
 
+    def readable(self) -> tuple[dict[TenantId, TenantPolicy], dict[TenantId, str]]:
+        """As :meth:`policies`, but one that cannot be read, such as a later version's, is named with the reason."""
+        stored: dict[bytes, bytes] = command(self._client, "HGETALL", self._keys.tenants())
+        policies, unreadable = read_policies({TenantId(name.decode()): text for name, text in stored.items()})
+        return {DEFAULT_TENANT: TenantPolicy(tenant=DEFAULT_TENANT)} | policies, unreadable
+
     def get(self, tenant: TenantId) -> TenantPolicy | None:
         text: bytes | None = command(self._client, "HGET", self._keys.tenants(), tenant)
         if text is not None:
@@ -50,6 +61,15 @@ class Tenants:
         if policy.tenant == DEFAULT_TENANT:
             return False
         return self._change(policy, how="create")
+
+    def give_back(self, policies: Iterable[TenantPolicy]) -> int:
+        """Store at once what the server has lost; how many. Of a tenant that has a policy again, that one stays."""
+        args = [part for policy in policies for part in (policy.tenant, policy.model_dump_json())]
+        call = Call([self._keys.tenants(), self._keys.tenants_revision()], args)
+        n_stored = cast(int, run(self._client, _GIVE_BACK, [call])[0]) if args else 0
+        if n_stored:
+            self._allotments.deal()
+        return n_stored
 
     def replace(self, policy: TenantPolicy) -> bool:
         """False if there is no such tenant."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tiered.errors import IllegalTransition
-from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
+from tiered.tenancy.policy import DEFAULT_TENANT, Share, TenantPolicy
 from tiered.types import TenantId
 
 
@@ -21,7 +21,8 @@ def parts(block_bytes: int, n_tenants: int) -> Iterator[int]:
 
 
 class HotLedger:
-    """Charges blocks of one pool to tenants; each tenant's bounds come from its policy, or the default one."""
+    """Charges blocks of one pool to tenants; each tenant's bounds come from its policy, or the default one, and from
+    the share of its totals that this pool was lent."""
 
     def __init__(self, block_bytes: int) -> None:
         self.block_bytes = block_bytes
@@ -30,9 +31,14 @@ class HotLedger:
         self._policies: dict[TenantId, TenantPolicy] = {}
         self._derived: dict[TenantId, TenantPolicy] = {}
         self._limits: dict[TenantId, int | None] = {}
+        self._shares: Mapping[TenantId, Share] | None = None
 
-    def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
+    def set_policies(
+        self, policies: Mapping[TenantId, TenantPolicy], shares: Mapping[TenantId, Share] | None = None
+    ) -> None:
+        """shares: of the tenants' totals, as lent to this pool; None where it is the only one there is."""
         self._policies = dict(policies)
+        self._shares = shares
         self._derived = {}
         self._limits = {}
 
@@ -45,19 +51,33 @@ class HotLedger:
         return found
 
     def limit_bytes(self, tenant: TenantId) -> int | None:
-        """The lower of its bounds in bytes and in blocks; None for none."""
+        """The lowest of its bounds in bytes and in blocks and of its share; None for none."""
         if tenant not in self._limits:
             policy = self.policy(tenant)
             bounds = [] if policy.hot_limit_bytes is None else [policy.hot_limit_bytes]
             if policy.hot_limit_blocks is not None:
                 bounds.append(policy.hot_limit_blocks * self.block_bytes)
+            if policy.hot_total_limit_bytes is not None:
+                bounds.append(self._lent_bytes(tenant, policy.hot_total_limit_bytes))
             self._limits[tenant] = min(bounds, default=None)
         return self._limits[tenant]
 
     def reserved_bytes(self, tenant: TenantId) -> int:
-        """The higher of its promises in bytes and in blocks."""
+        """The highest of its promises in bytes and in blocks and of its share."""
         policy = self.policy(tenant)
-        return max(policy.hot_reserved_bytes, policy.hot_reserved_blocks * self.block_bytes)
+        lent = policy.hot_total_reserved_bytes
+        if lent and self._shares is not None:
+            share = self._shares.get(tenant)
+            lent = 0 if share is None else share.reserved_bytes
+        return max(policy.hot_reserved_bytes, policy.hot_reserved_blocks * self.block_bytes, lent)
+
+    def _lent_bytes(self, tenant: TenantId, total_bytes: int) -> int:
+        """The pool's part of a total limit. Until a share is lent a tenant keeps what it has and takes nothing more,
+        so that a bound that is new, or a share on its way, evicts nothing."""
+        if self._shares is None:
+            return total_bytes
+        share = self._shares.get(tenant)
+        return self.used_bytes(tenant) if share is None or share.limit_bytes is None else share.limit_bytes
 
     def used_bytes(self, tenant: TenantId) -> int:
         return self._used.get(tenant, 0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from coordinator.metrics import ViewCollector, build_registry
+from coordinator.view.follower import MirrorFacts
+from coordinator.view.mirror import MirrorCounts
 from coordinator.view.snapshot import ClusterView, Readings, assemble
 from tests.unit.coordinator.builders import node_stats, node_view, redis_usage, tokens
 from tiered.types import TenantId, TenantStats
@@ -62,3 +66,17 @@ def test_tenants_beyond_the_cap_are_summed_and_no_label_is_ever_taken_back() -> 
 
     assert hot_tokens() == {"default": 0.0, "m": 1.0, "z": 2.0}
     assert hot_tokens() == {"default": 0.0, "m": 10.0, "z": 10.0, "other": 20.0}
+
+
+def test_the_mirror_is_exported_once_there_is_one() -> None:
+    facts = MirrorFacts(MirrorCounts(blocks=70, in_redis=20), lag_s=0.25, entries=9, loads=1, repairs=2)
+    registry = build_registry(lambda: ClusterView(), mirror=lambda: facts)
+    assert registry.get_sample_value("tiered_mirror_blocks", {"where": "anywhere"}) == 70
+    assert registry.get_sample_value("tiered_mirror_blocks", {"where": "redis"}) == 20
+    assert registry.get_sample_value("tiered_mirror_lag_seconds") == 0.25
+    assert registry.get_sample_value("tiered_mirror_entries_total") == 9
+    assert registry.get_sample_value("tiered_mirror_reloads_total", {"cause": "missed"}) == 1
+    assert registry.get_sample_value("tiered_mirror_reloads_total", {"cause": "differed"}) == 2
+    young = build_registry(lambda: ClusterView(), mirror=lambda: replace(facts, lag_s=None))
+    assert young.get_sample_value("tiered_mirror_lag_seconds") is None
+    assert build_registry(lambda: ClusterView()).get_sample_value("tiered_mirror_blocks", {"where": "redis"}) is None

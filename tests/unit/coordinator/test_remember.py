@@ -59,3 +59,18 @@ def test_a_redis_that_never_had_any_is_left_alone(client: redis.Redis, keys: Key
         task.round()
     assert command(client, "DBSIZE") == 0
     client.close()
+
+
+def test_a_replica_that_does_not_lead_gives_back_a_round_later_if_nobody_has(client: redis.Redis, keys: Keys) -> None:
+    """Who leads after the server lost everything may have started a moment ago, and remember nothing."""
+    tenants = Tenants(client, keys)
+    follower, fresh = RememberTask(tenants, leads=lambda: False), RememberTask(tenants, leads=lambda: True)
+    tenants.create(RED)
+    follower.round()
+    command(client, "FLUSHALL")
+    fresh.round()
+    follower.round()
+    assert tenants.get(TenantId("red")) is None
+    follower.round()
+    assert tenants.get(TenantId("red")) == RED
+    client.close()

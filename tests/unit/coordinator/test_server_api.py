@@ -30,8 +30,9 @@ def test_a_change_with_the_token_is_accepted_from_anywhere(parts: Parts) -> None
     assert answer.status_code == 201
 
 
-def test_reading_needs_no_token(parts: Parts) -> None:
-    assert parts.http(admin_token="s3cret").get("/v1/tenants").status_code == 200
+def test_reading_needs_no_token_where_none_is_set(parts: Parts) -> None:
+    assert parts.http().get("/v1/tenants").status_code == 200
+    assert parts.http(admin_token="s3cret").get("/v1/tenants").status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -42,12 +43,14 @@ def test_reading_needs_no_token(parts: Parts) -> None:
         ("http://127.0.0.1:8080", {"Origin": "null"}, "origin"),
     ],
 )
-def test_without_a_token_a_page_from_elsewhere_changes_nothing(
+def test_without_a_token_a_page_from_elsewhere_changes_and_learns_nothing(
     parts: Parts, base_url: str, headers: dict[str, str], field: str
 ) -> None:
     answer = parts.http(base_url=base_url).post("/v1/tenants", json={"tenant": "acme"}, headers=headers)
     assert error_of(answer)[:2] == (403, field)
     assert parts.tenants.get(TenantId("acme")) is None
+    for path in ("/v1/tenants", "/metrics", "/"):
+        assert error_of(parts.http(base_url=base_url).get(path, headers=headers))[:2] == (403, field)
 
 
 @pytest.mark.parametrize("base_url", ["http://localhost:8080", "http://[::1]:8080", "http://127.0.0.1:8080"])
@@ -75,8 +78,11 @@ def test_a_node_is_listed_with_its_address_and_pool(api: TestClient, parts: Part
         "block_bytes": 1024,
         "engines": 1,
         "layout": "16x2",
+        "scopes": [],
+        "pid": 0,
         "hot_bytes": 2048,
         "version": "0.1.0",
+        "drain": {"state": "none", "left_blocks": 0, "moved_blocks": 0, "stuck_blocks": 0},
     }
 
 
@@ -94,10 +100,10 @@ def fill(parts: Parts) -> None:
 
 def test_usage_has_one_row_for_each_place(api: TestClient, parts: Parts) -> None:
     fill(parts)
-    assert api.get("/v1/usage").json()["usage"] == [
-        {"tenant": "acme", "tier": "hot", "node": "n1", "bytes": 2048, "blocks": 2},
-        {"tenant": "acme", "tier": "redis", "node": None, "bytes": 10, "blocks": 1},
-    ]
+    hot, redis = api.get("/v1/usage").json()["usage"]
+    assert hot.items() >= {"tenant": "acme", "tier": "hot", "node": "n1", "bytes": 2048, "blocks": 2}.items()
+    assert redis.items() >= {"tenant": "acme", "tier": "redis", "node": None, "bytes": 10, "blocks": 1}.items()
+    assert (hot["limit_bytes"], hot["reserved_bytes"]) == (redis["limit_bytes"], redis["reserved_bytes"]) == (None, 0)
 
 
 def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:
@@ -115,6 +121,10 @@ def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:
         },
         "nodes": {"alive": 1, "known": 1},
         "stale": False,
+        "mirror": None,
+        "is_leader": False,
+        "leader": None,
+        "leader_token": 0,
     }
 
 
@@ -147,24 +157,6 @@ def test_a_change_while_redis_is_away_is_a_503_and_the_last_view_stays(api: Test
     assert api.get("/v1/tenants/acme").json()["named"]
     assert api.get("/v1/stats").json()["stale"]
     assert error_of(api.get("/readyz"))[0] == 503
-
-
-def test_every_path_and_error_is_in_the_openapi_document(api: TestClient) -> None:
-    document = api.get("/openapi.json").json()
-    assert set(document["paths"]) == {
-        "/v1/tenants",
-        "/v1/tenants/{tenant}",
-        "/v1/tenants/{tenant}/blocks",
-        "/v1/tenants/{tenant}/pins",
-        "/v1/tenants/{tenant}/pins/release",
-        "/v1/nodes",
-        "/v1/usage",
-        "/v1/stats",
-        "/healthz",
-        "/readyz",
-        "/metrics",
-    }
-    assert set(document["paths"]["/v1/tenants"]["post"]["responses"]) == {"201", "401", "409", "422", "503"}
 
 
 def test_a_path_or_method_that_does_not_exist_has_the_same_shape_of_error(api: TestClient) -> None:

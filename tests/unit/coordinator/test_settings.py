@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from coordinator.settings import ENV_PREFIX, Settings
@@ -31,6 +33,14 @@ def test_the_token_is_not_shown() -> None:
     assert rows["http.admin_token"] == "***"
 
 
+def test_the_cluster_secret_is_not_shown_and_may_be_left_out() -> None:
+    assert load().settings.cluster.secret == ""
+    rows = {key: value for key, value, _ in describe_settings(load(cluster__secret="s3cret"))}
+    assert rows["cluster.secret"] == "***"
+    with pytest.raises(ConfigError, match=r"cluster\.secret"):
+        load(cluster__secret="x" * 513)
+
+
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"cluster\.sweep_s: unknown setting.*sweep_interval_s"):
         load(cluster__sweep_s=1)
@@ -54,3 +64,65 @@ def test_assignments_keep_what_follows_the_first_equals_sign() -> None:
 def test_an_assignment_without_key_and_value_is_refused(assignment: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         parse_assignments([assignment])
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("from-a-file\n", encoding="utf-8")
+    return file
+
+
+def test_a_token_may_come_from_a_file(secret: Path) -> None:
+    loaded = load(http__host="0.0.0.0", http__admin_token_file=str(secret))
+    assert loaded.settings.http.admin_token == "from-a-file"
+    rows = {key: value for key, value, _ in describe_settings(loaded)}
+    assert (rows["http.admin_token"], rows["http.admin_token_file"]) == ("***", str(secret))
+
+
+@pytest.mark.parametrize("name", ["admin_token", "read_token"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "it cannot be read (No such file or directory)"),
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"\xff\xfe", "it is no text file"),
+        (b"x" * 513, "it holds 513 characters"),
+    ],
+)
+def test_a_token_file_that_holds_none_stops_the_start(
+    tmp_path: Path, name: str, content: bytes | None, words: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        load(**{"http__host": "0.0.0.0", "http__admin_token": "s3cret"} | {f"http__{name}_file": str(file)})
+    assert str(caught.value).startswith(f"http.{name}_file: ")
+    assert words in str(caught.value)
+
+
+def test_a_token_and_a_file_with_it_are_one_too_many(secret: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^http\.admin_token:.*give one of the two"):
+        load(http__admin_token="s3cret", http__admin_token_file=str(secret))
+
+
+@pytest.mark.parametrize("token", ["two words", "tab\there", "ümlaut", "null\x00"])
+def test_a_token_that_no_header_carries_stops_the_start(token: str) -> None:
+    with pytest.raises(ConfigError, match=r"^http\.admin_token:.*printable ASCII"):
+        load(http__admin_token=token)
+
+
+def test_readers_hold_another_token_than_admins() -> None:
+    with pytest.raises(ConfigError, match=r"^http\.read_token: '\*\*\*' is not valid.*make two"):
+        load(http__admin_token="s3cret", http__read_token="s3cret")
+    with pytest.raises(ConfigError, match=r"^http\.read_token: .*http\.admin_token"):
+        load(http__read_token="s3cret")
+    assert load(http__admin_token="s3cret", http__read_token="other").settings.http.read_token == "other"
+
+
+@pytest.mark.parametrize("name", ["tls_cert", "tls_key"])
+def test_a_certificate_needs_its_key_and_the_other_way_round(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^http\.tls_cert.*set both"):
+        load(**{f"http__{name}": "/some.pem"})

@@ -7,6 +7,7 @@ from coordinator.view.snapshot import assemble
 from tests.unit.coordinator.builders import node_info, node_stats, tokens
 from tests.unit.coordinator.conftest import Parts
 from tiered.cluster.membership import Membership
+from tiered.cluster.shares import Shares
 from tiered.types import Epoch, NodeId, NodeView, TenantId, TenantStats, TokenCounts
 
 N1 = NodeId("n1")
@@ -40,7 +41,9 @@ def check_that_tokens_count_once(parts: Parts, membership: LeavesAfterListing) -
     epoch = membership.join(node_info("n1"), lease_ttl_s=60.0)
     stats = node_stats(acme=TenantStats(tokens=tokens(hot=8, missed=2)))
     membership.renew(N1, epoch, stats, lease_ttl_s=60.0)
-    reader = ClusterReader(membership=membership, ledger=parts.ledger, tenants=parts.tenants)
+    reader = ClusterReader(
+        membership=membership, ledger=parts.ledger, tenants=parts.tenants, shares=Shares(parts.client, parts.keys)
+    )
     membership.ending = epoch
     view = assemble(reader.read(), taken_at=0.0)
     assert membership.ending is None
