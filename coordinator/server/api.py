@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from coordinator.metrics import build_registry
-from coordinator.server import health, nodes, pins, tenants, usage
+from coordinator.server import (
+    access,
+    blocks,
+    drain,
+    evictions,
+    health,
+    leader,
+    login,
+    nodes,
+    pins,
+    prefixes,
+    route,
+    tenants,
+    usage,
+)
+from coordinator.server.auth import caller_of
 from coordinator.server.body_limit import BodyLimit
+from coordinator.server.document import install_document
 from coordinator.server.errors import install_error_handlers
+from coordinator.server.gate import Gate
 from coordinator.server.services import Services
 from tiered import __version__
 
@@ -17,11 +34,19 @@ def build_api(services: Services) -> FastAPI:
         title="Tiered coordinator",
         version=__version__,
         summary="Tenants, nodes and usage of one KV cache cluster.",
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.services = services
-    app.state.metrics = build_registry(lambda: services.keeper.view, services.findings)
+    app.state.metrics = build_registry(
+        lambda: services.keeper.view, services.findings, services.mirror_facts, services.standing
+    )
     app.add_middleware(BodyLimit)
+    app.add_middleware(Gate, credentials=services.credentials)
     install_error_handlers(app)
-    for resource in (tenants, pins, nodes, usage, health):
-        app.include_router(resource.router)
+    for resource in (tenants, pins, access, nodes, drain, usage, prefixes, route, blocks, evictions, leader):
+        app.include_router(resource.router, dependencies=[Depends(caller_of)])
+    app.include_router(health.router)
+    app.include_router(login.router)
+    install_document(app)
     return app

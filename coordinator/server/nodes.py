@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import msgspec
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from coordinator.server.services import ServicesDep
+from coordinator.server.auth import ViewDep
 from coordinator.view.snapshot import peer_address
-from tiered.types import NodeView
+from tiered.types import DrainProgress, DrainState, NodeView
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
+
+
+class DrainBody(BaseModel):
+    """How far a node is on its way out. Blocks: those that were in no other place."""
+
+    state: DrainState
+    left_blocks: int = Field(description="Still to be moved to Redis.")
+    moved_blocks: int
+    stuck_blocks: int = Field(description="Of those left, how many Redis did not take when last asked.")
 
 
 class NodeBody(BaseModel):
@@ -22,12 +32,15 @@ class NodeBody(BaseModel):
     socket_path: str
     capacity_bytes: int
     pool_blocks: int
-    free_blocks: int
+    free_blocks: int = Field(description="To a tenant's token: all that the tenant does not hold.")
     block_bytes: int
-    engines: int = Field(description="Engines attached to the worker.")
+    engines: int = Field(description="Engines attached to the worker; 0 to a tenant's token.")
     layout: str
+    scopes: list[str] = Field(description="What the attached engines share by, each as JSON; none to a tenant's token.")
+    pid: int
     hot_bytes: int
     version: str
+    drain: DrainBody
 
 
 class NodesBody(BaseModel):
@@ -35,9 +48,9 @@ class NodesBody(BaseModel):
 
 
 @router.get("")
-def list_nodes(services: ServicesDep) -> NodesBody:
+def list_nodes(view: ViewDep) -> NodesBody:
     """Every listed node, alive or not; one whose lease lapsed stays listed until it is swept."""
-    return NodesBody(nodes=[node_body(node) for node in services.keeper.view.nodes])
+    return NodesBody(nodes=[node_body(node) for node in view.nodes])
 
 
 def node_body(node: NodeView) -> NodeBody:
@@ -56,6 +69,13 @@ def node_body(node: NodeView) -> NodeBody:
         block_bytes=stats.block_bytes,
         engines=stats.engines,
         layout=stats.layout,
+        scopes=list(stats.scopes),
+        pid=info.pid,
         hot_bytes=sum(tenant.hot_bytes for tenant in stats.tenants.values()),
         version=info.version,
+        drain=drain_body(stats.drain),
     )
+
+
+def drain_body(progress: DrainProgress) -> DrainBody:
+    return DrainBody(**msgspec.structs.asdict(progress))

@@ -6,28 +6,25 @@ and a tenant whose blocks are all pinned is refused new ones.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from coordinator.server.auth import require_admin
+from coordinator.server.auth import CHANGE, TenantPath
 from coordinator.server.errors import responses
 from coordinator.server.services import ServicesDep
 from tiered.types import HASH_BYTES, BlockHash, TenantId
 
 router = APIRouter(prefix="/v1/tenants/{tenant}/pins", tags=["tenants"])
 
-Name = Annotated[str, Path(alias="tenant", description="The tenant's name.")]
 HexHash = Annotated[str, StringConstraints(pattern=f"^[0-9a-fA-F]{{{2 * HASH_BYTES}}}$")]
-
-_CHANGE: Any = {"dependencies": [Depends(require_admin)]}
 
 
 class PrefixBody(BaseModel):
     """The blocks of one prefix, from its first on."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     hashes: list[HexHash] = Field(min_length=1, max_length=65_536, description="Block hashes in hex, in chain order.")
 
@@ -40,14 +37,14 @@ class PinnedBody(BaseModel):
     blocks: int = Field(description="How many of them Redis holds: those are pinned, or were until now.")
 
 
-@router.put("", responses=responses(401, 422, 503), **_CHANGE)
-def pin(name: Name, body: PinBody, services: ServicesDep) -> PinnedBody:
+@router.put("", responses=responses(401, 422, 503), **CHANGE)
+def pin(name: TenantPath, body: PinBody, services: ServicesDep) -> PinnedBody:
     """Keep a prefix from being evicted for so long; again with a longer lease lengthens it."""
     return PinnedBody(blocks=services.ledger.pin(_hashes(body), TenantId(name), lease_s=body.lease_s))
 
 
-@router.post("/release", responses=responses(401, 422, 503), **_CHANGE)
-def unpin(name: Name, body: PrefixBody, services: ServicesDep) -> PinnedBody:
+@router.post("/release", responses=responses(401, 422, 503), **CHANGE)
+def unpin(name: TenantPath, body: PrefixBody, services: ServicesDep) -> PinnedBody:
     """End a pin now; the prefix is then as young as if it had just been used."""
     return PinnedBody(blocks=services.ledger.unpin(_hashes(body), TenantId(name)))
 

@@ -1,4 +1,4 @@
-"""What the routes may use: the view to read from, the tenants to change, and the token that allows it."""
+"""What the routes may use: the view to read from, the tenants to change, and who is let in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from coordinator.leader.leading import LeaderView
+from coordinator.leader.stock import Stock
+from coordinator.server.credentials import Credentials
+from coordinator.view.explainer import Explainer
+from coordinator.view.follower import MirrorFacts
 from coordinator.view.keeper import ViewKeeper
+from coordinator.view.mirror import Mirror
 from tiered.cluster.audit import Findings
+from tiered.cluster.drains import Drains
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
 
@@ -21,10 +28,18 @@ class Services:
 
     keeper: ViewKeeper
     tenants: Tenants
-    admin_token: str
+    credentials: Credentials
     ledger: RedisLedger
+    drains: Drains
     findings: Callable[[], Findings | None] = lambda: None
     """Of the last whole audit of the Redis tier."""
+    explainer: Explainer | None = None
+    mirror: Mirror = field(default_factory=Mirror)
+    mirror_facts: Callable[[], MirrorFacts | None] = lambda: None
+    standing: Callable[[], LeaderView | None] = lambda: None
+    """Whether this replica leads, and who does."""
+    stock: Callable[[], Stock | None] = lambda: None
+    """What was found in the shared state at the start."""
     changing: threading.Lock = field(default_factory=threading.Lock)
 
 

@@ -13,6 +13,7 @@ import pydantic
 from coordinator.view.snapshot import Readings
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.membership import Membership
+from tiered.cluster.shares import Shares
 from tiered.cluster.tenants import Tenants
 from tiered.errors import TierError
 
@@ -24,10 +25,11 @@ _TRIES: Final = 3
 
 
 class ClusterReader:
-    def __init__(self, *, membership: Membership, ledger: RedisLedger, tenants: Tenants) -> None:
+    def __init__(self, *, membership: Membership, ledger: RedisLedger, tenants: Tenants, shares: Shares) -> None:
         self._membership = membership
         self._ledger = ledger
         self._tenants = tenants
+        self._shares = shares
 
     def read(self) -> Readings:
         """Blocking; each round trip is bounded by the client. Errors: UNREADABLE.
@@ -44,7 +46,8 @@ class ClusterReader:
             retired, nodes = retired_after, self._membership.nodes()
         return Readings(
             nodes=tuple(nodes),
-            policies=self._tenants.policies(),
+            policies=self._tenants.readable()[0],
             redis=self._ledger.usage(),
             retired=retired,
+            lent=self._shares.books().lent,
         )

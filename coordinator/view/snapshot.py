@@ -6,15 +6,17 @@ and no Redis: :mod:`coordinator.view.reader` brings what was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from tiered.cluster.ledger import RedisUsage
+from tiered.cluster.shares import Lent, Record
 from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
-from tiered.types import NodeView, TenantId, TokenCounts
+from tiered.types import NodeId, NodeView, SecondUse, TenantId, TokenCounts
 
 NO_TOKENS: Final = TokenCounts()
+NO_SECONDS: Final = SecondUse()
 NO_REDIS: Final = RedisUsage(used_bytes=0, pending_bytes=0, blocks=0)
 
 
@@ -38,17 +40,33 @@ class TenantView:
     hot: HotUse
     redis: RedisUsage
     tokens: TokenCounts
+    hot_reserved_in_force_bytes: int = 0
+    """What the nodes alive keep for it, of what was promised per node and in total."""
+    hot_lent_bytes: int | None = None
+    """What they were lent of its total limit; None where it has none."""
+    seconds: SecondUse = NO_SECONDS
+    """Of a tenant that asks for two copies, as the nodes alive found it when they looked last."""
+
+    @property
+    def redis_only_blocks(self) -> int:
+        """Blocks in Redis that are in no node's hot tier, as far as the nodes have looked."""
+        return max(0, self.redis.blocks - self.seconds.second_blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """One tenant's bytes in one place; node is None for the shared tier."""
+    """One tenant's bytes in one place, and its bounds in force there; node is None for the shared tier."""
 
     tenant: str
     tier: Literal["hot", "redis"]
     node: str | None
     used_bytes: int
     blocks: int
+    limit_bytes: int | None = None
+    reserved_bytes: int = 0
+    second_blocks: int = 0
+    """Of those in Redis, of a tenant that asks for two copies: blocks that are hot too."""
+    second_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,8 @@ class Readings:
     policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
     redis: Mapping[TenantId, RedisUsage] = field(default_factory=dict)
     retired: Mapping[TenantId, TokenCounts] = field(default_factory=dict)
+    lent: Mapping[NodeId, Record] = field(default_factory=dict)
+    """What each node was lent of the tenants' totals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,30 +120,63 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
     """
     tokens = dict(readings.retired)
     hot: dict[TenantId, HotUse] = {}
+    seconds: dict[TenantId, SecondUse] = {}
     usage: list[UsageRow] = []
     nodes = sorted(readings.nodes, key=lambda node: node.info.node)
     for node in nodes:
         for name, stats in sorted(node.stats.tenants.items()):
             tenant = TenantId(name)
             tokens[tenant] = tokens.get(tenant, NO_TOKENS).plus(stats.tokens)
+            if node.alive:
+                seconds[tenant] = seconds.get(tenant, NO_SECONDS).plus(stats.seconds)
             if node.alive and stats.hot_blocks:
                 held = hot.get(tenant, HotUse())
                 hot[tenant] = HotUse(held.used_bytes + stats.hot_bytes, held.blocks + stats.hot_blocks)
-                usage.append(UsageRow(tenant, "hot", node.info.node, stats.hot_bytes, stats.hot_blocks))
-    usage += [
-        UsageRow(tenant, "redis", None, use.used_bytes, use.blocks)
-        for tenant, use in sorted(readings.redis.items())
-        if use.blocks or use.used_bytes
-    ]
+                usage.append(
+                    UsageRow(
+                        tenant,
+                        "hot",
+                        node.info.node,
+                        stats.hot_bytes,
+                        stats.hot_blocks,
+                        limit_bytes=stats.hot_limit_bytes,
+                        reserved_bytes=stats.hot_reserved_bytes,
+                    )
+                )
     default = readings.policies.get(DEFAULT_TENANT, TenantPolicy(tenant=DEFAULT_TENANT))
+
+    def policy_of(tenant: TenantId) -> TenantPolicy:
+        return readings.policies.get(tenant) or default.of_unnamed(tenant)
+
+    for tenant, use in sorted(readings.redis.items()):
+        if use.blocks or use.used_bytes:
+            policy = policy_of(tenant)
+            limit = policy.redis_limit_bytes
+            usage.append(
+                UsageRow(
+                    tenant,
+                    "redis",
+                    None,
+                    use.used_bytes,
+                    use.blocks,
+                    limit_bytes=default.redis_limit_bytes if limit is None else limit,
+                    reserved_bytes=policy.redis_reserved_bytes,
+                    second_blocks=seconds.get(tenant, NO_SECONDS).second_blocks,
+                    second_bytes=seconds.get(tenant, NO_SECONDS).second_bytes,
+                )
+            )
+    alive = [node for node in nodes if node.alive]
     names = {DEFAULT_TENANT, *readings.policies, *readings.redis, *tokens, *hot}
     tenants = tuple(
         TenantView(
-            policy=readings.policies.get(name) or default.of_unnamed(name),
+            policy=policy_of(name),
             named=name in readings.policies or name == DEFAULT_TENANT,
             hot=hot.get(name, HotUse()),
             redis=readings.redis.get(name, NO_REDIS),
             tokens=tokens.get(name, NO_TOKENS),
+            hot_reserved_in_force_bytes=_reserved_in_force(policy_of(name), alive, readings.lent),
+            hot_lent_bytes=_lent_in_force(policy_of(name), alive, readings.lent),
+            seconds=seconds.get(name, NO_SECONDS),
         )
         for name in sorted(names)
     )
@@ -149,6 +202,27 @@ def peer_address(node: NodeView) -> str:
     """``host:port`` of the node's block server, with an IPv6 address in brackets."""
     host = node.info.peer_host
     return f"[{host}]:{node.info.peer_port}" if ":" in host else f"{host}:{node.info.peer_port}"
+
+
+def _reserved_in_force(policy: TenantPolicy, alive: Sequence[NodeView], lent: Mapping[NodeId, Record]) -> int:
+    kept = 0
+    for node in alive:
+        here = _lent_to(node, lent, policy.tenant)
+        per_node = max(policy.hot_reserved_bytes, policy.hot_reserved_blocks * node.stats.block_bytes)
+        kept += max(per_node, 0 if here is None else here.reserved_bytes)
+    return kept
+
+
+def _lent_in_force(policy: TenantPolicy, alive: Sequence[NodeView], lent: Mapping[NodeId, Record]) -> int | None:
+    if policy.hot_total_limit_bytes is None:
+        return None
+    shares = (_lent_to(node, lent, policy.tenant) for node in alive)
+    return sum(share.limit_bytes or 0 for share in shares if share is not None)
+
+
+def _lent_to(node: NodeView, lent: Mapping[NodeId, Record], tenant: str) -> Lent | None:
+    record = lent.get(NodeId(node.info.node))
+    return record.tenants.get(tenant) if record is not None and record.epoch == node.epoch else None
 
 
 def _sum_tokens(counts: Iterable[TokenCounts]) -> TokenCounts:
