@@ -21,7 +21,7 @@ class BlockRecord:
     checksum: of the block's bytes, as its writer computed it; None when the writer could not.
     ticket:   the demotion under way while LEAVING.
     used_at:  how many uses of the pool's blocks there had been when it was last used.
-    copied:   a copy was taken for the tier below since it became READY.
+    copied:   a copy was taken for the tier below since it became READY, and nobody found that it is not there.
     shares:   where several tenants use the block: each of them, and how many resident children of the block it uses
               too. None while ``tenant`` alone does; it then uses all of the children.
     """

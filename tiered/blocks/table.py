@@ -71,6 +71,15 @@ class BlockTable:
         if parent != NO_PARENT:
             self._count_child(parent, record.tenant, 1)
 
+    def unname(self, block_id: BlockId, name: BlockHash) -> None:
+        """Take a FILLING block's identity away, and what it hangs on; none hangs on it. The name is no content's."""
+        record = self._records[block_id]
+        if record.state is not BlockState.FILLING or record.children:
+            raise IllegalTransition(f"unname of block {block_id}, {record.state.name}, {record.children} children")
+        if record.parent != NO_PARENT:
+            self._count_child(record.parent, record.tenant, -1)
+        record.block_hash, record.parent, record.depth = name, NO_PARENT, 0
+
     def commit(self, block_id: BlockId, checksum: bytes | None) -> None:
         """FILLING -> READY: the bytes are whole and will not change until the block leaves."""
         self._move(block_id, BlockEvent.COMMIT)
@@ -112,8 +121,9 @@ class BlockTable:
             self._forget(block_id)
         return True
 
-    def note_copied(self, block_id: BlockId) -> None:
-        self._records[block_id].copied = True
+    def note_copied(self, block_id: BlockId, *, copied: bool = True) -> None:
+        """copied: False where the tier below turned out not to have it."""
+        self._records[block_id].copied = copied
 
     def pin(self, block_id: BlockId) -> None:
         record = self._records[block_id]
