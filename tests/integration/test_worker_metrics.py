@@ -91,6 +91,7 @@ def test_nothing_moves_while_nobody_asks(cluster: SmallCluster) -> None:
             return cluster.blocks("w1")["leaving"] > 0 or puts < demoted
 
         until(lambda: not copies_under_way(), "all copies are made")
+        cluster.wait_announced("w1", cluster.blocks("w1")["ready"])
         before = cluster.metrics("w1")
         wait_renewed(cluster, "w1", times=3)
         assert cluster.metrics("w1") == before

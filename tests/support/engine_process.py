@@ -51,6 +51,8 @@ class Round:
     slowest_s: float
     slowest: str
     wrong: str = ""
+    at: float = 0.0
+    """When it ended, by the clock that all processes of a machine share."""
 
 
 def run_rounds(socket_path: str, report: str, stop: str, seed: int) -> None:
@@ -103,6 +105,7 @@ def _round(client: RemoteClient, wanted: Sequence[int], tenant: TenantId) -> Rou
         slowest_s=watch.slowest_s,
         slowest=watch.slowest,
         wrong=f"blocks {wrong} of {loaded}" if held and wrong else "",
+        at=time.monotonic(),
     )
 
 

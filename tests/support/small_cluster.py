@@ -48,14 +48,18 @@ class SmallCluster:
         self.workers: dict[str, WorkerProcess] = {}
         self._patient = patient
 
-    def spawn(self, name: str, *assignments: str, hot: str = "4MiB", extra: Sequence[str] = ()) -> WorkerProcess:
-        """Start a worker; assignments are KEY=VALUE settings. It is not waited for."""
+    def spawn(
+        self, name: str, *assignments: str, hot: str = "4MiB", extra: Sequence[str] = (), skew_s: float = 0.0
+    ) -> WorkerProcess:
+        """Start a worker; assignments are KEY=VALUE settings. It is not waited for. skew_s: see spawn_worker."""
         argv = ["--redis-url", self.server.url, "--namespace", self.namespace, "--hot-bytes", hot]
         for key, value in _GENTLE if self._patient else ():
             argv += ["--set", f"{key}={value}"]
         for assignment in assignments:
             argv += ["--set", assignment]
-        worker = spawn_worker(name, [*argv, *extra], self.directory, socket_path=self.socket_path(name))
+        worker = spawn_worker(
+            name, [*argv, *extra], self.directory, socket_path=self.socket_path(name), skew_s=skew_s
+        )
         self.workers[name] = worker
         return worker
 

@@ -131,16 +131,21 @@ class WorkerProcess:
         return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def spawn_worker(name: str, argv: Sequence[str], directory: Path, *, socket_path: str) -> WorkerProcess:
-    """Start a process that becomes a worker; it is not waited for."""
+def spawn_worker(
+    name: str, argv: Sequence[str], directory: Path, *, socket_path: str, skew_s: float = 0.0
+) -> WorkerProcess:
+    """Start a process that becomes a worker; it is not waited for. skew_s: by how much its clock of day is wrong."""
     out, err = directory / f"{name}.out", directory / f"{name}.err"
     out.write_bytes(b"")
     full = ["--node", name, "--socket", socket_path, *argv]
-    process = fork(_become_worker, full, str(out), str(err))
+    process = fork(_become_worker, full, str(out), str(err), skew_s)
     return WorkerProcess(name, socket_path, tuple(argv), directory, process)
 
 
-def _become_worker(argv: list[str], out: str, err: str) -> None:
+def _become_worker(argv: list[str], out: str, err: str, skew_s: float) -> None:
+    right, right_ns = time.time, time.time_ns
+    time.time = lambda: right() + skew_s
+    time.time_ns = lambda: right_ns() + round(skew_s * 1e9)
     for name in [name for name in os.environ if name.startswith("TIERED_")]:
         del os.environ[name]
     for path, descriptor in ((out, 1), (err, 2)):

@@ -6,8 +6,9 @@ ConfigError sentence.
 
 from __future__ import annotations
 
-import os
+import ssl
 from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -16,9 +17,12 @@ import httpx
 import msgspec
 import typer
 
+from tiered.cli.access import token, trust
 from tiered.cli.cluster_file import read_cluster_file
+from tiered.cli.explained import BlockWhy, Evictions
+from tiered.cli.prompts import HotPrefixes, Route, Whereabouts
 from tiered.errors import ConfigError
-from tiered.types import TokenCounts
+from tiered.types import DrainProgress, TokenCounts
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 5.0
@@ -48,9 +52,12 @@ class Policy(msgspec.Struct, frozen=True):
     over_quota: str
     hot_reserved_blocks: int = 0
     hot_limit_blocks: int | None = None
+    hot_total_reserved_bytes: int = 0
+    hot_total_limit_bytes: int | None = None
     sharing: str = "private"
     redis_codec: str = "none"
     redis_ttl_s: float | None = None
+    copies: int = 1
 
 
 class HotUse(msgspec.Struct, frozen=True):
@@ -64,12 +71,24 @@ class RedisUse(msgspec.Struct, frozen=True):
     blocks: int
 
 
+class Seconds(msgspec.Struct, frozen=True):
+    """Of a tenant with two copies: blocks that are hot and in Redis, in Redis alone, and in one node alone."""
+
+    second_blocks: int
+    second_bytes: int
+    redis_only_blocks: int
+    single_blocks: int
+
+
 class Tenant(msgspec.Struct, frozen=True):
     policy: Policy
     named: bool
     hot: HotUse
     redis: RedisUse
     tokens: TokenCounts
+    seconds: Seconds | None = None
+    hot_reserved_in_force_bytes: int = 0
+    hot_lent_bytes: int | None = None
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -88,6 +107,9 @@ class Node(msgspec.Struct, frozen=True):
     layout: str
     hot_bytes: int
     version: str
+    drain: DrainProgress = DrainProgress()
+    scopes: list[str] = []
+    pid: int = 0
 
 
 class HotTier(msgspec.Struct, frozen=True):
@@ -120,6 +142,26 @@ class Stats(msgspec.Struct, frozen=True):
     tiers: Tiers
     nodes: NodeCounts
     stale: bool
+    is_leader: bool = False
+    leader: str | None = None
+    leader_token: int = 0
+
+
+class AccessToken(msgspec.Struct, frozen=True):
+    """A tenant's token, without itself; expires_at None: it does not end by itself."""
+
+    id: str
+    label: str
+    created_at: datetime
+    expires_at: datetime | None = None
+
+
+class NewAccessToken(AccessToken, frozen=True, kw_only=True):
+    token: str
+
+
+class _AccessTokens(msgspec.Struct, frozen=True):
+    tokens: list[AccessToken]
 
 
 class _Tenants(msgspec.Struct, frozen=True):
@@ -143,6 +185,10 @@ T = TypeVar("T")
 Verb = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
+class NotFound(ConfigError):
+    """What was asked for is not there."""
+
+
 class CoordinatorClient:
     """One coordinator. Use it in a ``with``; every method raises ConfigError and nothing else of its own."""
 
@@ -152,14 +198,21 @@ class CoordinatorClient:
         *,
         timeout_s: float = TIMEOUT_S,
         token: str = "",
+        verify: ssl.SSLContext | bool = True,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
+        self._verify, self._transport = verify, transport
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Addresses of a cluster are its own: a proxy of the environment is for the world outside.
         self._http = httpx.Client(
-            base_url=self.url, timeout=timeout_s, headers=headers, transport=transport, trust_env=False
+            base_url=self.url,
+            timeout=timeout_s,
+            headers=headers,
+            verify=verify,
+            transport=transport,
+            trust_env=False,
         )
 
     def __enter__(self) -> Self:
@@ -170,11 +223,27 @@ class CoordinatorClient:
     ) -> None:
         self._http.close()
 
+    def with_token(self, token: str) -> CoordinatorClient:
+        """The same coordinator, as another caller."""
+        return CoordinatorClient(
+            self.url, timeout_s=self._timeout_s, token=token, verify=self._verify, transport=self._transport
+        )
+
     def stats(self) -> Stats:
         return self._call("GET", "/v1/stats", Stats)
 
     def nodes(self) -> list[Node]:
         return self._call("GET", "/v1/nodes", _Nodes).nodes
+
+    def drain(self, node: str) -> DrainProgress:
+        """Ask a node to drain."""
+        return self._call("POST", _drain_path(node), DrainProgress)
+
+    def drain_progress(self, node: str) -> DrainProgress:
+        return self._call("GET", _drain_path(node), DrainProgress)
+
+    def call_off_drain(self, node: str) -> None:
+        self._send("DELETE", _drain_path(node), None)
 
     def tenants(self) -> list[Tenant]:
         return self._call("GET", "/v1/tenants", _Tenants).tenants
@@ -191,6 +260,46 @@ class CoordinatorClient:
 
     def delete_tenant(self, name: str) -> None:
         self._send("DELETE", _tenant_path(name), None)
+
+    def clear_tenant(self, name: str) -> None:
+        """Let the tenant go of all its blocks in Redis."""
+        self._send("DELETE", f"{_tenant_path(name)}/blocks", None)
+
+    def create_token(self, tenant: str, *, label: str = "", expires_s: float | None = None) -> NewAccessToken:
+        return self._call("POST", _tokens_path(tenant), NewAccessToken, body={"label": label, "expires_s": expires_s})
+
+    def tokens(self, tenant: str) -> list[AccessToken]:
+        return self._call("GET", _tokens_path(tenant), _AccessTokens).tokens
+
+    def revoke_token(self, tenant: str, token_id: str) -> None:
+        if not token_id.isalnum():  # "." and ".." would be taken for steps in the path
+            raise ConfigError(f"id: {token_id!r} is not a token's id; `tiered tokens list` has them", field="id")
+        self._send("DELETE", f"{_tokens_path(tenant)}/{quote(token_id, safe='')}", None)
+
+    def route(self, question: Mapping[str, object]) -> Route:
+        """question: as :func:`tiered.cli.prompts.question` makes it."""
+        return self._call("POST", "/v1/route", Route, body=question)
+
+    def prefixes(self, question: Mapping[str, object]) -> Whereabouts:
+        return self._call("POST", "/v1/prefixes", Whereabouts, body=question)
+
+    def block_why(self, block: str) -> BlockWhy:
+        """block: its hash in hex."""
+        return self._call("GET", f"/v1/blocks/{quote(block, safe='')}/why", BlockWhy)
+
+    def block_why_if_known(self, block: str) -> BlockWhy | None:
+        """None where nobody has it or remembers it."""
+        try:
+            return self.block_why(block)
+        except NotFound:
+            return None
+
+    def evictions(self, query: str) -> Evictions:
+        """query: of the URL, encoded."""
+        return self._call("GET", f"/v1/evictions?{query}", Evictions)
+
+    def hot_prefixes(self, limit: int) -> HotPrefixes:
+        return self._call("GET", f"/v1/prefixes?limit={limit}", HotPrefixes)
 
     def _call(self, verb: Verb, path: str, kind: type[T], *, body: Mapping[str, object] | None = None) -> T:
         response = self._send(verb, path, body)
@@ -214,11 +323,7 @@ class CoordinatorClient:
                 field="coordinator",
             ) from None
         except httpx.TransportError as error:
-            raise ConfigError(
-                f"coordinator: nothing answers at {self.url} ({_one_line(error)}); start a cluster with "
-                "`tiered up`, or name one with --coordinator or TIERED_COORDINATOR",
-                field="coordinator",
-            ) from None
+            raise _unreached(self.url, error) from None
         if response.is_success:
             return response
         raise _refusal(self.url, response)
@@ -234,7 +339,7 @@ def find_coordinator(option: str | None, environ: Mapping[str, str] | None = Non
 
 def connect(option: str | None) -> CoordinatorClient:
     """The client of the coordinator that the flags, the environment or this machine's cluster name."""
-    return CoordinatorClient(find_coordinator(option), token=os.environ.get("TIERED_TOKEN", ""))
+    return CoordinatorClient(find_coordinator(option), token=token(), verify=trust())
 
 
 def _checked(url: str) -> str:
@@ -257,6 +362,12 @@ def _tenant_path(name: str) -> str:
     return f"/v1/tenants/{quote(name, safe='')}"
 
 
+def _drain_path(node: str) -> str:
+    if node in ("", ".", ".."):
+        raise ConfigError(f"node: {node!r} is not a node's name", field="node")
+    return f"/v1/nodes/{quote(node, safe='')}/drain"
+
+
 def _refusal(url: str, response: httpx.Response) -> ConfigError:
     try:
         detail = msgspec.json.decode(response.content, type=_Error).error
@@ -267,9 +378,41 @@ def _refusal(url: str, response: httpx.Response) -> ConfigError:
             field="coordinator",
         )
     if response.status_code == 401:
-        return ConfigError(f"token: {detail.message}; set TIERED_TOKEN to the admin token", field="token")
+        return ConfigError(f"token: {detail.message}; see TIERED_TOKEN or --token-file", field="token")
     says_field = not detail.field or detail.message.startswith(detail.field)
-    return ConfigError(detail.message if says_field else f"{detail.field}: {detail.message}", field=detail.field)
+    kind = NotFound if response.status_code == 404 else ConfigError
+    return kind(detail.message if says_field else f"{detail.field}: {detail.message}", field=detail.field)
+
+
+def _unreached(url: str, error: httpx.TransportError) -> ConfigError:
+    """Why no answer came, as far as that can be told from how the connection ended."""
+    said = _one_line(error)
+    if "CERTIFICATE_VERIFY_FAILED" in said:
+        why = said.partition("CERTIFICATE_VERIFY_FAILED] ")[2].removeprefix("certificate verify failed: ")
+        return ConfigError(
+            f"coordinator: the certificate of {url} is not trusted ({why.partition(' (_ssl')[0]}); name the CA that "
+            "signed it with --ca or TIERED_CA, and the coordinator by a name that is in it",
+            field="ca",
+        )
+    if "[SSL" in said:
+        return ConfigError(
+            f"coordinator: what listens at {url} does not speak TLS; write http:// if it is a coordinator without",
+            field="coordinator",
+        )
+    if url.startswith("http:") and isinstance(error, httpx.RemoteProtocolError | httpx.ReadError):
+        return ConfigError(
+            f"coordinator: {url} hung up instead of answering ({said}); write https:// if it speaks TLS",
+            field="coordinator",
+        )
+    return ConfigError(
+        f"coordinator: nothing answers at {url} ({said}); start a cluster with "
+        "`tiered up`, or name one with --coordinator or TIERED_COORDINATOR",
+        field="coordinator",
+    )
+
+
+def _tokens_path(tenant: str) -> str:
+    return f"{_tenant_path(tenant)}/tokens"
 
 
 def _one_line(error: Exception) -> str:

@@ -154,4 +154,5 @@ _FINDINGS: Final = {
     "relisted": "charges missing from their tenant's list",
     "orphans": "blocks whose prefix is nowhere",
     "idle": "blocks past their tenant's idle time",
+    "stamps": "claims to hold a block by nodes that do not list it, or that are gone",
 }

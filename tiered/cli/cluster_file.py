@@ -22,13 +22,14 @@ class WorkerEntry(msgspec.Struct, frozen=True):
 
 
 class ClusterState(msgspec.Struct, frozen=True):
-    """Where the parts of one running cluster are; pid is the launcher's."""
+    """Where the parts of one running cluster are; pid is the launcher's, coordinator_url the first coordinator's."""
 
     coordinator_url: str
     redis_url: str
     namespace: str
     pid: int
     workers: list[WorkerEntry]
+    coordinators: list[str] = []
 
 
 def write_cluster_file(state: ClusterState, environ: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""A whole cluster on one machine: embedded server, one coordinator, some workers, each a process of its own.
+"""A whole cluster on one machine: embedded server, coordinators, some workers, each a process of its own.
 
 It owns the order of starting and stopping, the ports, the run directory and the cluster's secret. What the
 services do, and whether their settings are good, it leaves to them: the last sentence of one that refuses
@@ -32,7 +32,7 @@ from tiered.cli.embedded import LocalServer
 from tiered.cli.output import progress
 from tiered.cli.overrides import Overrides, as_flags
 from tiered.cli.paths import run_dir, runs_dir
-from tiered.cli.ports import HOST, choose_ports
+from tiered.cli.ports import HOST, choose_ports, free_ports
 from tiered.cli.process import Child, uninterrupted
 from tiered.cli.redis_check import check_redis
 from tiered.cli.supervise import Service, Supervisor
@@ -49,14 +49,20 @@ SERVER_GRACE_S: Final = 2.0
 
 POLL_S: Final = 0.1
 WORKERS_MAX: Final = 64
+COORDINATORS_MAX: Final = 16
 SECRET_VARIABLE: Final = "TIERED_WORKER_CLUSTER__SECRET"
+COORDINATOR_SECRET_VARIABLE: Final = "TIERED_COORDINATOR_CLUSTER__SECRET"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """What to start. A port of 0 means any free one; without redis_url an embedded server is started."""
+    """What to start. A port of 0 means any free one; without redis_url an embedded server is started.
+
+    port: of the first coordinator; further ones take any free port.
+    """
 
     n_workers: int = 3
+    n_coordinators: int = 1
     port: int = 0
     peer_port_base: int = 0
     metrics_port_base: int = 0
@@ -107,7 +113,8 @@ class LocalCluster:
         """Whether the file that other commands read names this cluster; the first one on a machine wins."""
         self._say = say or _say_to_stderr
         self._server: LocalServer | None = None
-        self._coordinator: Child | None = None
+        self.coordinator_urls: tuple[str, ...] = ()
+        self._coordinators: tuple[Child, ...] = ()
 
     def __enter__(self) -> Self:
         self.start()
@@ -125,12 +132,12 @@ class LocalCluster:
     @property
     def services(self) -> tuple[Service, ...]:
         """Every process, in the order of starting."""
-        parts: list[Service] = [part for part in (self._server, self._coordinator) if part is not None]
-        return (*parts, *(worker.child for worker in self.workers))
+        servers: list[Service] = [] if self._server is None else [self._server]
+        return (*servers, *self._coordinators, *(worker.child for worker in self.workers))
 
     def start(self) -> None:
         """Check, start everything, wait until all are ready."""
-        port, peer_ports, metrics_ports = self._choose_ports()
+        ports, peer_ports, metrics_ports = self._choose_ports()
         check_redis(url=self.plan.redis_url, namespace=self.namespace)
         self._make_run_dir()
         try:
@@ -141,18 +148,23 @@ class LocalCluster:
                 self._server.spawn()
                 self.redis_url = self._server.url
             env = self._environment()
-            self.coordinator_url = f"http://{HOST}:{port}"
-            self._coordinator = self._coordinator_child(port, env)
+            self.coordinator_urls = tuple(f"http://{HOST}:{port}" for port in ports)
+            self.coordinator_url = self.coordinator_urls[0]
+            self._coordinators = tuple(self._coordinator_child(i, port, env) for i, port in enumerate(ports))
             self.workers = tuple(
                 self._worker(f"worker-{index + 1}", peer_port, metrics_port, env)
                 for index, (peer_port, metrics_port) in enumerate(zip(peer_ports, metrics_ports, strict=True))
             )
             # All are started before any is waited for: they need only Redis, and importing takes seconds.
-            children = [self._coordinator, *(worker.child for worker in self.workers)]
-            for child in children:
+            workers = [worker.child for worker in self.workers]
+            for child in (*self._coordinators, *workers):
                 child.spawn()
-            _await_ready(children[:1], "starting the coordinator", COORDINATOR_START_S)
-            _await_ready(children[1:], f"starting {len(self.workers)} workers", WORKER_START_S)
+            n_coordinators = len(self._coordinators)
+            what = "the coordinator" if n_coordinators == 1 else f"{n_coordinators} coordinators"
+            _await_ready(self._coordinators, f"starting {what}", COORDINATOR_START_S)
+            self.coordinator_urls = tuple(child.ready_words for child in self._coordinators)  # https with TLS
+            self.coordinator_url = self.coordinator_urls[0]
+            _await_ready(workers, f"starting {len(workers)} workers", WORKER_START_S)
             self._announce()
         except KeyboardInterrupt:
             self.stop()
@@ -175,20 +187,27 @@ class LocalCluster:
             supervisor.look(time.monotonic())
             time.sleep(POLL_S)
 
-    def _choose_ports(self) -> tuple[int, list[int], list[int]]:
+    def _choose_ports(self) -> tuple[list[int], list[int], list[int]]:
         plan, count = self.plan, self.plan.n_workers
         if not 1 <= count <= WORKERS_MAX:
             raise ConfigError(f"--workers: {count} is not between 1 and {WORKERS_MAX}", field="workers")
+        n_coordinators = plan.n_coordinators
+        if not 1 <= n_coordinators <= COORDINATORS_MAX:
+            raise ConfigError(
+                f"--coordinators: {n_coordinators} is not between 1 and {COORDINATORS_MAX}", field="coordinators"
+            )
         [port] = choose_ports(1, base=plan.port, flag="--port")
         peer_ports = choose_ports(count, base=plan.peer_port_base, flag="--peer-port-base")
         metrics_ports = choose_ports(count, base=plan.metrics_port_base, flag="--metrics-port-base")
-        if len({port, *peer_ports, *metrics_ports}) != 1 + 2 * count:
+        asked = {port, *peer_ports, *metrics_ports}
+        if len(asked) != 1 + 2 * count:
             raise ConfigError(
                 "--port, --peer-port-base and --metrics-port-base: the ranges overlap; a range is as long as there "
                 "are workers",
                 field="peer_port_base",
             )
-        return port, peer_ports, metrics_ports
+        others = [free for free in free_ports(n_coordinators - 1 + len(asked)) if free not in asked]
+        return [port, *others[: n_coordinators - 1]], peer_ports, metrics_ports
 
     def _make_run_dir(self) -> None:
         longest = len(os.fsencode(self._socket_path(f"worker-{self.plan.n_workers}")))
@@ -209,9 +228,12 @@ class LocalCluster:
 
     def _environment(self) -> dict[str, str]:
         """What may hold a secret goes this way: every user of the machine can read command lines."""
+        given = self.plan.overrides.worker.get("cluster.secret") or os.environ.get(SECRET_VARIABLE)
+        secret = given or secrets.token_urlsafe(32)
         return {
             **os.environ,
-            SECRET_VARIABLE: os.environ.get(SECRET_VARIABLE) or secrets.token_urlsafe(32),
+            SECRET_VARIABLE: secret,
+            COORDINATOR_SECRET_VARIABLE: secret,  # it asks the workers why
             "TIERED_WORKER_REDIS__URL": self.redis_url,
             "TIERED_COORDINATOR_REDIS__URL": self.redis_url,
         }
@@ -219,10 +241,11 @@ class LocalCluster:
     def _socket_path(self, name: str) -> Path:
         return self.run_dir / f"{name}.sock"
 
-    def _coordinator_child(self, port: int, env: dict[str, str]) -> Child:
+    def _coordinator_child(self, index: int, port: int, env: dict[str, str]) -> Child:
         argv = [sys.executable, "-m", "coordinator", "--host", HOST, "--port", str(port)]
         argv += ["--namespace", self.namespace, *as_flags(self.plan.overrides.coordinator)]
-        return Child("coordinator", argv, env=env, log_dir=self.run_dir, ready_text="coordinator ready on ")
+        name = "coordinator" if index == 0 else f"coordinator-{index + 1}"
+        return Child(name, argv, env=env, log_dir=self.run_dir, ready_text="coordinator ready on ")
 
     def _worker(self, name: str, peer_port: int, metrics_port: int, env: dict[str, str]) -> LocalWorker:
         socket_path = self._socket_path(name)
@@ -252,7 +275,16 @@ class LocalCluster:
         if read_cluster_file() is not None:
             return
         workers = [WorkerEntry(each.name, str(each.socket_path), each.metrics_port) for each in self.workers]
-        write_cluster_file(ClusterState(self.coordinator_url, self.redis_url, self.namespace, os.getpid(), workers))
+        write_cluster_file(
+            ClusterState(
+                self.coordinator_url,
+                self.redis_url,
+                self.namespace,
+                os.getpid(),
+                workers,
+                coordinators=list(self.coordinator_urls),
+            )
+        )
         self.announced = True
 
     def _stop_processes(self) -> None:
@@ -262,8 +294,11 @@ class LocalCluster:
             deadline = time.monotonic() + WORKER_GRACE_S
             for worker in reversed(self.workers):
                 worker.child.stop(grace_s=max(0.0, deadline - time.monotonic()))
-            if self._coordinator is not None:
-                self._coordinator.stop(grace_s=COORDINATOR_GRACE_S)
+            for coordinator in self._coordinators:
+                coordinator.terminate()
+            deadline = time.monotonic() + COORDINATOR_GRACE_S
+            for coordinator in self._coordinators:
+                coordinator.stop(grace_s=max(0.0, deadline - time.monotonic()))
             if self._server is not None:
                 self._server.stop(grace_s=SERVER_GRACE_S)
 

@@ -13,16 +13,24 @@ from typing import Annotated, Final
 import typer
 
 from tiered import __version__
+from tiered.cli.access import offer_access_options
 from tiered.cli.audit import check_command, clear_command, sweep_command
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
+from tiered.cli.drain import drain_command
+from tiered.cli.evictions import evictions_command
 from tiered.cli.nodes import nodes_command
 from tiered.cli.plan import plan_command
+from tiered.cli.prefixes import prefixes_command
+from tiered.cli.route import route_command
+from tiered.cli.selftest import selftest_app
 from tiered.cli.simulate import simulate_command
 from tiered.cli.stats import stats_command
 from tiered.cli.status import status_command
 from tiered.cli.tenants import tenants_app
+from tiered.cli.tokens import tokens_app
 from tiered.cli.up import up_command
+from tiered.cli.why import why_command
 from tiered.errors import TieredError
 
 EXIT_WRONG_INPUT: Final = 2
@@ -40,13 +48,22 @@ app.command("demo")(demo_command)
 app.command("status")(status_command)
 app.command("stats")(stats_command)
 app.add_typer(tenants_app, name="tenants")
+app.add_typer(tokens_app, name="tokens")
+app.add_typer(selftest_app, name="selftest")
 app.command("nodes")(nodes_command)
+app.command("route")(route_command)
+app.command("prefixes")(prefixes_command)
+app.command("drain")(drain_command)
+app.command("why")(why_command)
+app.command("evictions")(evictions_command)
 app.command("check")(check_command)
 app.command("sweep")(sweep_command)
 app.command("clear")(clear_command)
 app.command("doctor")(doctor_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
+
+offer_access_options(app)
 
 
 def _print_version(wanted: bool) -> None:

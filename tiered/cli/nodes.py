@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiered.cli.api import CoordinatorOption, Node, connect
 from tiered.cli.output import JsonFlag, human_bytes, human_count, print_json, print_table
+from tiered.types import DrainState
 
 _COLUMNS = (
     "node",
@@ -33,6 +34,8 @@ def nodes_command(coordinator: CoordinatorOption = None, json: JsonFlag = False)
 
 def node_row(node: Node) -> list[str]:
     state = f"alive, {node.lease_left_s:.0f} s left" if node.alive else "lapsed"
+    if node.alive and node.drain.state is not DrainState.NONE:
+        state = f"{node.drain.state.value}, {human_count(node.drain.left_blocks)} blocks left"
     return [
         node.node,
         state,

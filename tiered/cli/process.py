@@ -142,6 +142,12 @@ class Child:
         return self.alive and self._ready_text in _read_from(self.stdout_path, self._stdout_start)
 
     @property
+    def ready_words(self) -> str:
+        """What this life said after its ready text, on the same line; empty before it did."""
+        said = _read_from(self.stdout_path, self._stdout_start).partition(self._ready_text)[2]
+        return said.partition("\n")[0].strip()
+
+    @property
     def ending(self) -> str:
         """How it ended, in words; empty while it runs."""
         code = None if self._process is None else self._process.poll()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tiered.cli.api import CoordinatorOption, Stats, connect
+from tiered.cli.cluster_file import read_cluster_file
 from tiered.cli.output import JsonFlag, human_bytes, human_count, human_share, print_json, print_lines
 
 
@@ -10,10 +13,25 @@ def status_command(coordinator: CoordinatorOption = None, json: JsonFlag = False
     """Show the coordinator, the nodes, what the tiers hold, and where tokens were found."""
     with connect(coordinator) as client:
         stats = client.stats()
+        others = other_coordinators(client.url)
         if json:
-            print_json({"coordinator": client.url, "stats": stats})
+            print_json({"coordinator": client.url, "coordinators": [client.url, *others], "stats": stats})
         else:
-            print_lines([("coordinator", client.url), *status_lines(stats)])
+            print_lines([*coordinator_lines(client.url, others, stats), *status_lines(stats)])
+
+
+def other_coordinators(url: str) -> list[str]:
+    """Of this machine's cluster, the replicas beside the one that was asked; none if that is of another cluster."""
+    state = read_cluster_file()
+    if state is None or url not in state.coordinators:
+        return []
+    return [other for other in state.coordinators if other != url]
+
+
+def coordinator_lines(url: str, others: Sequence[str], stats: Stats) -> list[tuple[str, str]]:
+    """The one that was asked, and whether it leads; then its replicas."""
+    leads = " (leads)" if stats.is_leader else ""
+    return [("coordinator", url + leads), *(("coordinator", other) for other in others)]
 
 
 def status_lines(stats: Stats) -> list[tuple[str, str]]:

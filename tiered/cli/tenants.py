@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tiered.cli.api import CoordinatorOption, Policy, Tenant, connect
+from tiered.cli.api import CoordinatorOption, Policy, Seconds, Tenant, connect
 from tiered.cli.output import (
     JsonFlag,
     human_bytes,
@@ -61,6 +61,12 @@ HotLimit = Annotated[
     str | None,
     typer.Option(metavar="SIZE|none", help="Hot bytes per node never exceeded; or blocks, such as 4096blocks."),
 ]
+HotTotalReserved = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Hot bytes over all nodes together nobody else can take.")
+]
+HotTotalLimit = Annotated[
+    str | None, typer.Option(metavar="SIZE|none", help="Hot bytes over all nodes together never exceeded.")
+]
 RedisReserved = Annotated[str | None, typer.Option(metavar="SIZE", help="Redis bytes promised; not yet kept free.")]
 RedisLimit = Annotated[str | None, typer.Option(metavar="SIZE|none", help="Redis bytes never exceeded.")]
 RedisTtl = Annotated[
@@ -73,6 +79,9 @@ Sharing = Annotated[
 ]
 RedisCodec = Annotated[
     Codec | None, typer.Option("--redis-codec", help="How its blocks are stored in Redis; fp8 and int8 lose bits.")
+]
+Copies = Annotated[
+    int | None, typer.Option(min=1, max=2, help="2: each block in two places that do not fail together.")
 ]
 WhenOver = Annotated[OverQuota | None, typer.Option("--over-quota", help="At the limit: what happens to a write.")]
 
@@ -100,6 +109,8 @@ def create_command(
     tenant: Name,
     hot_reserved: HotReserved = None,
     hot_limit: HotLimit = None,
+    hot_total_reserved: HotTotalReserved = None,
+    hot_total_limit: HotTotalLimit = None,
     redis_reserved: RedisReserved = None,
     redis_limit: RedisLimit = None,
     redis_ttl: RedisTtl = None,
@@ -107,6 +118,7 @@ def create_command(
     over_quota: WhenOver = None,
     sharing: Sharing = None,
     redis_codec: RedisCodec = None,
+    copies: Copies = None,
     coordinator: CoordinatorOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -114,6 +126,8 @@ def create_command(
     changes = policy_changes(
         hot_reserved=hot_reserved,
         hot_limit=hot_limit,
+        hot_total_reserved=hot_total_reserved,
+        hot_total_limit=hot_total_limit,
         redis_reserved=redis_reserved,
         redis_limit=redis_limit,
         redis_ttl=redis_ttl,
@@ -121,6 +135,7 @@ def create_command(
         over_quota=over_quota,
         sharing=sharing,
         redis_codec=redis_codec,
+        copies=copies,
     )
     with connect(coordinator) as client:
         _print_tenant(client.create_tenant(tenant, changes), json=json)
@@ -131,6 +146,8 @@ def set_command(
     tenant: Name,
     hot_reserved: HotReserved = None,
     hot_limit: HotLimit = None,
+    hot_total_reserved: HotTotalReserved = None,
+    hot_total_limit: HotTotalLimit = None,
     redis_reserved: RedisReserved = None,
     redis_limit: RedisLimit = None,
     redis_ttl: RedisTtl = None,
@@ -138,6 +155,7 @@ def set_command(
     over_quota: WhenOver = None,
     sharing: Sharing = None,
     redis_codec: RedisCodec = None,
+    copies: Copies = None,
     coordinator: CoordinatorOption = None,
     json: JsonFlag = False,
 ) -> None:
@@ -145,6 +163,8 @@ def set_command(
     changes = policy_changes(
         hot_reserved=hot_reserved,
         hot_limit=hot_limit,
+        hot_total_reserved=hot_total_reserved,
+        hot_total_limit=hot_total_limit,
         redis_reserved=redis_reserved,
         redis_limit=redis_limit,
         redis_ttl=redis_ttl,
@@ -152,6 +172,7 @@ def set_command(
         over_quota=over_quota,
         sharing=sharing,
         redis_codec=redis_codec,
+        copies=copies,
     )
     if not changes:
         raise ConfigError(f"tenants set {tenant}: nothing to change; give at least one bound, such as --redis-limit")
@@ -178,6 +199,9 @@ def policy_changes(
     over_quota: OverQuota | None,
     sharing: str | None,
     redis_codec: Codec | None,
+    copies: int | None,
+    hot_total_reserved: str | None = None,
+    hot_total_limit: str | None = None,
 ) -> dict[str, object]:
     """The body of a change: only what was given, sizes in bytes, ``none`` as null.
 
@@ -193,6 +217,8 @@ def policy_changes(
         changes["hot_limit_blocks"] = blocks
         changes["hot_limit_bytes"] = None if blocks is not None else _size("hot_limit_bytes", hot_limit)
     sizes = {
+        "hot_total_reserved_bytes": hot_total_reserved,
+        "hot_total_limit_bytes": hot_total_limit,
         "redis_reserved_bytes": redis_reserved,
         "redis_limit_bytes": redis_limit,
     }
@@ -209,6 +235,8 @@ def policy_changes(
         changes["sharing"] = sharing
     if redis_codec is not None:
         changes["redis_codec"] = redis_codec.value
+    if copies is not None:
+        changes["copies"] = copies
     return changes
 
 
@@ -254,8 +282,8 @@ def tenant_row(tenant: Tenant) -> list[str]:
     return [
         policy.tenant if tenant.named else f"{policy.tenant} (by default)",
         human_bytes(tenant.hot.used_bytes),
-        _hot_reserved(policy),
-        _hot_limit(policy),
+        _with_total(_hot_reserved(policy), policy.hot_total_reserved_bytes or None),
+        _with_total(_hot_limit(policy), policy.hot_total_limit_bytes),
         human_bytes(tenant.redis.used_bytes),
         human_bytes(policy.redis_reserved_bytes),
         human_bytes(policy.redis_limit_bytes),
@@ -281,6 +309,10 @@ def _hot_limit(policy: Policy) -> str:
     return in_blocks if policy.hot_limit_bytes is None else f"{human_bytes(policy.hot_limit_bytes)} or {in_blocks}"
 
 
+def _with_total(per_node: str, total: int | None) -> str:
+    return per_node if total is None else f"{per_node}, {human_bytes(total)} in total"
+
+
 def _print_tenant(tenant: Tenant, *, json: bool) -> None:
     if json:
         print_json(tenant)
@@ -291,6 +323,8 @@ def _print_tenant(tenant: Tenant, *, json: bool) -> None:
             *policy_lines(tenant.policy, named=tenant.named),
             ("hot", f"{human_bytes(tenant.hot.used_bytes)}, {human_count(tenant.hot.blocks)} blocks"),
             ("redis", f"{human_bytes(tenant.redis.used_bytes)}, {human_count(tenant.redis.blocks)} blocks"),
+            *total_lines(tenant),
+            *second_lines(tenant.seconds),
             (
                 "tokens",
                 f"{human_count(tokens.asked)} asked = {human_count(tokens.hot)} hot + "
@@ -299,6 +333,31 @@ def _print_tenant(tenant: Tenant, *, json: bool) -> None:
             ),
         ]
     )
+
+
+def total_lines(tenant: Tenant) -> list[tuple[str, str]]:
+    """Its bounds over all nodes together and what is in force of them; nothing where it has none."""
+    policy = tenant.policy
+    if policy.hot_total_limit_bytes is None and not policy.hot_total_reserved_bytes:
+        return []
+    reserved, limit = human_bytes(policy.hot_total_reserved_bytes), human_bytes(policy.hot_total_limit_bytes)
+    lent = "" if tenant.hot_lent_bytes is None else f", {human_bytes(tenant.hot_lent_bytes)} lent to nodes"
+    kept = f"{human_bytes(tenant.hot_reserved_in_force_bytes)} reserved in force"
+    return [("hot totals", f"{reserved} reserved, limit {limit}, over all nodes; {kept}{lent}")]
+
+
+def second_lines(seconds: Seconds | None) -> list[tuple[str, str]]:
+    """What of it are second copies; nothing where it asks for none."""
+    if seconds is None:
+        return []
+    single = f", {human_count(seconds.single_blocks)} in one node alone" if seconds.single_blocks else ""
+    return [
+        (
+            "second copies",
+            f"{human_bytes(seconds.second_bytes)} of redis, {human_count(seconds.second_blocks)} blocks; "
+            f"{human_count(seconds.redis_only_blocks)} blocks in redis alone{single}",
+        )
+    ]
 
 
 def policy_lines(policy: Policy, *, named: bool) -> list[tuple[str, str]]:
@@ -317,4 +376,5 @@ def policy_lines(policy: Policy, *, named: bool) -> list[tuple[str, str]]:
         ("over quota", policy.over_quota),
         ("sharing", policy.sharing),
         ("redis codec", policy.redis_codec),
+        ("copies", str(policy.copies)),
     ]

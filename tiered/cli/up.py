@@ -17,6 +17,9 @@ from tiered.errors import ConfigError
 
 def up_command(
     workers: Annotated[int, typer.Option(help="How many workers.")] = 3,
+    coordinators: Annotated[
+        int, typer.Option(help="How many coordinators; the second and further ones on any free ports.")
+    ] = 1,
     port: Annotated[int, typer.Option(help="The coordinator's port; 0 for any free one.")] = 8080,
     hot_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Hot tier of each worker.")] = "256MiB",
     redis_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Memory of the embedded server.")] = "1GiB",
@@ -44,9 +47,10 @@ def up_command(
         typer.Option("--set", metavar="KEY=VALUE", help="One setting, such as worker.pool.policy=sieve; repeatable."),
     ] = None,
 ) -> None:
-    """Run a server, a coordinator and some workers on this machine; what dies is started again."""
+    """Run a server, coordinators and some workers on this machine; what dies is started again."""
     plan = ClusterPlan(
         n_workers=workers,
+        n_coordinators=coordinators,
         port=port,
         peer_port_base=peer_port_base,
         metrics_port_base=metrics_port_base,
@@ -82,6 +86,7 @@ def _welcome(cluster: LocalCluster) -> None:
     print_lines(
         [
             ("dashboard", f"{cluster.coordinator_url}/"),
+            *(("coordinator", url) for url in cluster.coordinator_urls[1:]),
             ("redis", mask_secrets("url", cluster.redis_url)),
             *((worker.name, f"unix://{worker.socket_path}") for worker in cluster.workers),
             ("logs", str(cluster.run_dir)),

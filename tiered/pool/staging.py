@@ -16,6 +16,7 @@ class StagingBuffers:
     def __init__(self, n_buffers: int, block_bytes: int, *, pinned: bool = False) -> None:
         memory = torch.zeros((n_buffers, block_bytes), dtype=torch.uint8, pin_memory=pinned)
         self._free: list[memoryview] = [row.numpy().data for row in memory]
+        self._n_buffers = n_buffers
         self._changed = threading.Condition()
 
     def lend(self, *, timeout_s: float) -> memoryview | None:
@@ -28,4 +29,9 @@ class StagingBuffers:
     def give_back(self, buffer: memoryview) -> None:
         with self._changed:
             self._free.append(buffer)
-            self._changed.notify()
+            self._changed.notify_all()
+
+    def wait_idle(self, *, timeout_s: float) -> bool:
+        """Until none is out; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self._free) == self._n_buffers, timeout_s)

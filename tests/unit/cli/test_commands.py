@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from tiered.cli import doctor
-from tiered.cli.api import Stats
+from tiered.cli.api import Seconds, Stats
 from tiered.cli.main import main
 from tiered.cli.stats import token_rows
 from tiered.cli.status import status_lines
-from tiered.cli.tenants import Codec, OverQuota, policy_changes
+from tiered.cli.tenants import Codec, OverQuota, policy_changes, second_lines
 from tiered.codec.codecs import CODEC_NAMES
 from tiered.errors import ConfigError
 from tiered.pool.named import Leftover
@@ -38,7 +38,7 @@ STATS = msgspec.convert(
 NOTHING: dict[str, str | None] = dict.fromkeys(
     ("hot_reserved", "hot_limit", "redis_reserved", "redis_limit", "redis_ttl")
 )
-UNSET: dict[str, None] = dict.fromkeys(("weight", "over_quota", "sharing", "redis_codec"))
+UNSET: dict[str, None] = dict.fromkeys(("weight", "over_quota", "sharing", "redis_codec", "copies"))
 
 
 def test_a_change_holds_only_what_was_given_and_none_lifts_a_limit() -> None:
@@ -66,9 +66,29 @@ def test_a_hot_reservation_may_be_given_in_blocks() -> None:
 
 def test_weight_and_over_quota_go_as_they_are() -> None:
     changes = policy_changes(
-        **NOTHING, weight=2.5, over_quota=OverQuota.REFUSE, sharing="group:lab", redis_codec=Codec.LOSSLESS
+        **NOTHING,
+        weight=2.5,
+        over_quota=OverQuota.REFUSE,
+        sharing="group:lab",
+        redis_codec=Codec.LOSSLESS,
+        copies=2,
     )
-    assert changes == {"weight": 2.5, "over_quota": "refuse", "sharing": "group:lab", "redis_codec": "lossless"}
+    assert changes == {
+        "weight": 2.5,
+        "over_quota": "refuse",
+        "sharing": "group:lab",
+        "redis_codec": "lossless",
+        "copies": 2,
+    }
+
+
+def test_what_of_redis_are_second_copies_is_shown_where_a_tenant_asks_for_them() -> None:
+    assert second_lines(None) == []
+    assert second_lines(Seconds(2_000, 3 << 20, 7, 0)) == [
+        ("second copies", "3 MiB of redis, 2,000 blocks; 7 blocks in redis alone")
+    ]
+    [(_, line)] = second_lines(Seconds(0, 0, 0, 4))
+    assert line.endswith("0 blocks in redis alone, 4 in one node alone")
 
 
 def test_every_codec_can_be_chosen_and_no_other() -> None:

@@ -7,9 +7,31 @@ from pathlib import Path
 
 import pytest
 
+from tiered.cli.launcher import ClusterPlan, LocalCluster
 from tiered.cli.overrides import as_flags, read_overrides
 from tiered.cli.ports import HOST, choose_ports, free_ports
 from tiered.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("environ", "assignment", "secret"),
+    [
+        ({}, None, None),
+        ({"TIERED_WORKER_CLUSTER__SECRET": "given"}, None, "given"),
+        ({"TIERED_WORKER_CLUSTER__SECRET": "given"}, "worker.cluster.secret=said", "said"),
+    ],
+)
+def test_the_coordinator_is_given_the_workers_secret(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], assignment: str | None, secret: str | None
+) -> None:
+    monkeypatch.delenv("TIERED_WORKER_CLUSTER__SECRET", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    overrides = read_overrides(None, [assignment] if assignment else [])
+    env = LocalCluster(ClusterPlan(overrides=overrides))._environment()
+    assert env["TIERED_COORDINATOR_CLUSTER__SECRET"] == env["TIERED_WORKER_CLUSTER__SECRET"]
+    assert len(env["TIERED_COORDINATOR_CLUSTER__SECRET"]) > 20 if secret is None else True
+    assert secret in (None, env["TIERED_COORDINATOR_CLUSTER__SECRET"])
 
 
 def test_free_ports_are_distinct() -> None:

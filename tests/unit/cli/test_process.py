@@ -43,6 +43,7 @@ def make(tmp_path: Path) -> Iterator[Callable[[str], Child]]:
 def test_a_child_is_ready_when_it_says_so_and_not_before(make: Callable[[str], Child]) -> None:
     child = make(f"import sys; sys.stdin.read(); print('thing ready on x'); {WAIT}")
     until(lambda: child.ready)
+    assert child.ready_words == "on x"
     assert child.alive
     assert child.pid > 0
 

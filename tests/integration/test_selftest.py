@@ -1,0 +1,44 @@
+"""The proof of isolation on a live cluster: it finds what is so, and it finds a leak where there is one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.integration.processes import temporary_place
+from tests.integration.test_up import Up
+from tests.support.content import SCOPE
+from tiered.client.remote import RemoteClient
+
+
+@pytest.fixture
+def up() -> Iterator[Up]:
+    """Two workers, an engine attached to each."""
+    with temporary_place() as place, ExitStack() as stack:
+        started = Up(place)
+        stack.callback(started.process.wait, 10)
+        stack.callback(started.process.kill)
+        for worker in started.state()["workers"]:
+            stack.enter_context(closing(RemoteClient.attach(worker["socket_path"], SCOPE, engine="test")))
+        yield started
+
+
+def selftest(up: Up, *flags: str) -> tuple[int, dict[str, dict[str, object]]]:
+    """Exit code, and the finding of each path by its first words."""
+    outcome = up.place.run("selftest", "isolation", "--json", *flags)
+    assert outcome.stdout, outcome.stderr
+    paths = json.loads(outcome.stdout)["paths"]
+    return outcome.returncode, {finding["path"].split(" (")[0].split(" of ")[0]: finding for finding in paths}
+
+
+def test_two_tenants_see_nothing_of_each_other_on_any_path(up: Up) -> None:
+    code, findings = selftest(up, "--restart")
+    assert set(findings) == {"the same worker", "Redis", "a peer", "the API", "after a restart"}
+    assert [finding for finding in findings.values() if not finding["tried"] or not finding["ok"]] == []
+    assert {finding["stranger"] for finding in findings.values()} == {"nothing"}
+    assert code == 0
+    names = json.loads(up.place.run("tenants", "list", "--json").stdout)["tenants"]
+    assert [tenant for tenant in names if tenant["named"] and "selftest" in tenant["policy"]["tenant"]] == []

@@ -1,0 +1,64 @@
+"""``tiered evictions``: what left, was refused or was missed of late; once, or as it happens."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Final
+from urllib.parse import urlencode
+
+import msgspec
+import typer
+
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.explained import Evictions, event_line, silent_lines
+from tiered.cli.output import JsonFlag, print_json
+
+POLL_S: Final = 1.0
+
+
+def evictions_command(
+    tenant: Annotated[str | None, typer.Option(help="Of this tenant's blocks alone.", show_default=False)] = None,
+    node: Annotated[
+        str | None, typer.Option(help="What this node tells alone; redis for Redis.", show_default=False)
+    ] = None,
+    what: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND", help="This kind alone, such as evicted or refused; may be repeated; all for every kind."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
+    coordinator: CoordinatorOption = None,
+    json: JsonFlag = False,
+) -> None:
+    """List what happened of late to blocks, with the reasons; the newest last."""
+    asked: list[tuple[str, str]] = [("limit", str(limit)), *(("what", kind) for kind in what or ())]
+    asked += [(name, value) for name, value in (("tenant", tenant), ("node", node)) if value is not None]
+    with connect(coordinator) as client:
+        found = client.evictions(urlencode(asked))
+        newest_last = msgspec.structs.replace(found, events=found.events[::-1])
+        if json and not follow:
+            print_json(newest_last)
+            return
+        said = _print(newest_last, json=json, said=frozenset())
+        while follow:
+            time.sleep(POLL_S)
+            found = client.evictions(urlencode([*asked, ("after", found.after)]))
+            said = _print(found, json=json, said=said)
+
+
+def _print(found: Evictions, *, json: bool, said: frozenset[str]) -> frozenset[str]:
+    """A line for each; who is silent is said once. Returns what has been said of that."""
+    for event in found.events:
+        if json:
+            sys.stdout.write(msgspec.json.encode(event).decode() + "\n")
+        else:
+            print(event_line(event, with_block=True))
+    sys.stdout.flush()
+    silent = silent_lines(found.silent)
+    for line in silent:
+        if line not in said:
+            print(line, file=sys.stderr, flush=True)
+    return frozenset(silent)
