@@ -1,4 +1,4 @@
-"""A drain moves what no other place has to Redis, tells how far it is, and ends with the node gone and nothing lost."""
+"""A drain moves what no other place has to Redis, tells how far it is, and ends with the node gone, nothing lost."""
 
 from __future__ import annotations
 

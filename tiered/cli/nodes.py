@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tiered.cli.api import CoordinatorOption, Node, connect
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.bodies import Node
 from tiered.cli.output import JsonFlag, human_bytes, human_count, print_json, print_table
 from tiered.types import DrainState
 

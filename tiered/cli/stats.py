@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tiered.cli.api import CoordinatorOption, Stats, connect
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.bodies import Stats
 from tiered.cli.output import JsonFlag, human_count, human_share, print_json, print_table
 from tiered.types import TokenCounts
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered.cli.api import CoordinatorOption, Stats, connect
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.bodies import Stats
 from tiered.cli.cluster_file import read_cluster_file
 from tiered.cli.output import JsonFlag, human_bytes, human_count, human_share, print_json, print_lines
 

@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from tiered.cli.api import CoordinatorOption, Policy, Seconds, Tenant, connect
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.bodies import Policy, Seconds, Tenant
 from tiered.cli.output import (
     JsonFlag,
     human_bytes,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tiered.cli.api import AccessToken, CoordinatorOption, connect
+from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.bodies import AccessToken
 from tiered.cli.output import JsonFlag, print_json, print_table
 from tiered.errors import ConfigError
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tiered.cli import doctor
-from tiered.cli.api import Seconds, Stats
+from tiered.cli.bodies import Seconds, Stats
 from tiered.cli.main import main
 from tiered.cli.stats import token_rows
 from tiered.cli.status import status_lines

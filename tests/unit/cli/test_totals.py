@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.unit.cli.test_commands import NOTHING, STATS, UNSET
-from tiered.cli.api import Tenant
+from tiered.cli.bodies import Tenant
 from tiered.cli.cluster_file import ClusterState, write_cluster_file
 from tiered.cli.status import coordinator_lines, other_coordinators
 from tiered.cli.tenants import policy_changes, tenant_row, total_lines

@@ -19,7 +19,8 @@ from typing import Final
 
 import msgspec
 
-from tiered.cli.api import CoordinatorClient, Node
+from tiered.cli.api import CoordinatorClient
+from tiered.cli.bodies import Node
 from tiered.cli.cluster_file import read_cluster_file
 from tiered.client.remote import RemoteClient
 from tiered.errors import ConfigError
