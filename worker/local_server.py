@@ -21,7 +21,7 @@ from tiered.log import get_logger
 from tiered.pool.share import cuda_handle, send_with_descriptor
 from tiered.tenancy.policy import check_tenant_name
 from tiered.types import LeaseId, TenantId
-from tiered.wire.framing import ENGINE_REQUESTS, FrameReader, encode
+from tiered.wire.framing import encode
 from tiered.wire.messages import (
     Allocate,
     Allocated,
@@ -40,6 +40,8 @@ from tiered.wire.messages import (
     Open,
     Opened,
     OpenSequence,
+    Prefilled,
+    PrefillNoted,
     Release,
     Released,
     SessionClosed,
@@ -47,11 +49,19 @@ from tiered.wire.messages import (
     Sharing,
 )
 from tiered.wire.numbers import pack_checksums, pack_ids, pack_sources, unpack_checksums
+from worker.engine_frames import requests_of
 from worker.hot_tier import HotTier
 from worker.sequence_server import COMPUTING_MAX, SEQUENCE_REQUESTS, SequenceServer
 
 WAIT_S_MAX = 60.0
 """No request may ask the worker to wait longer, whatever it says."""
+
+REPLY_S = 30.0
+"""An engine that leaves its replies lying for this long is dropped, with all that it holds."""
+
+CONNECTIONS_MAX = 1_024
+SILENT_MAX = 64
+"""Of connections on which nothing has been said yet."""
 
 STOP_S = 1.0
 """How long a stop waits for the connections' tasks to end; they are cancelled, so it takes a moment."""
@@ -69,6 +79,8 @@ class LocalServer:
         self._computing = asyncio.Semaphore(COMPUTING_MAX)
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}
+        """Connections that have not said anything yet, the oldest first."""
 
     async def start(self) -> None:
         """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
@@ -121,26 +133,43 @@ class LocalServer:
         connection = next(self._connections)
         sequences = SequenceServer(self._hot, connection, self._computing)
         engine = _Engine(self._hot, connection, sequences, node=self._node, match_lease_s=self._match_lease_s)
-        frames: FrameReader[EngineRequest] = FrameReader(ENGINE_REQUESTS)
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        if len(self._serving) >= CONNECTIONS_MAX:
+            _log.warning("engine refused: there are too many", connections=len(self._serving))
+            writer.transport.abort()
+            return
+        self._make_way(task)
         try:
-            while data := await reader.read(1 << 18):
-                for request in frames.feed(data):
+            async with contextlib.aclosing(requests_of(reader)) as requests:
+                async for request in requests:
+                    self._silent.pop(task, None)
                     await engine.answer(request, writer)
         except ProtocolError as error:
             _log.warning("engine dropped", connection=connection, error=str(error))
         except OSError as error:  # the engine died, or takes no more replies; what it held comes back below
             _log.debug("engine lost", connection=connection, error=str(error))
         except asyncio.CancelledError:
-            pass  # by stop() alone; asyncio's streams would log the cancellation as an error of ours
+            pass  # by stop(), or to make way; asyncio's streams would log the cancellation as an error of ours
         finally:
             sequences.close()
             n_leases = self._hot.detach(connection)
             _log.info("engine gone", connection=connection, leases_ended=n_leases)
             self._serving.discard(task)
-            writer.close()
+            self._silent.pop(task, None)
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()  # nobody reads it, and a close would wait until somebody does
+            else:
+                writer.close()
+
+    def _make_way(self, task: asyncio.Task[None]) -> None:
+        """Take a new connection in; of too many that have not said a word the oldest has to go."""
+        if len(self._silent) >= SILENT_MAX:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.cancel()
+        self._serving.add(task)
+        self._silent[task] = None
 
 
 class _Engine:
@@ -175,7 +204,7 @@ class _Engine:
         except ValueError as error:
             reply = Failure("request", str(error))
         writer.write(encode(reply))
-        await writer.drain()
+        await _sent(writer)
 
     async def _attach(self, request: Attach, writer: asyncio.StreamWriter) -> None:
         pool = await self._hot.attach(request.scope, self._connection)
@@ -192,7 +221,7 @@ class _Engine:
         _log.info("engine attached", connection=self._connection, engine=request.engine, pid=request.pid)
         if pool.descriptor is None:
             writer.write(encode(attached))
-            await writer.drain()
+            await _sent(writer)
         else:
             socket_fd = writer.get_extra_info("socket").fileno()
             send_with_descriptor(socket_fd, encode(attached), pool.descriptor)
@@ -240,6 +269,9 @@ class _Engine:
                     LeaseId(request.lease), connection=self._connection, used_tokens=request.used_tokens
                 )
                 return Released(held)
+            case Prefilled():
+                self._hot.note_prefill(request.n_tokens, request.took_s)
+                return PrefillNoted()
             case CloseSession():
                 self._hot.close_session(_tenant(request.tenant), request.session)
                 return SessionClosed()
@@ -274,6 +306,13 @@ class _Engine:
         if self._scope is None or named != scope_id(self._scope, label=self._hot.label_of(tenant)):
             raise ScopeMismatch(f"scope: not that of tenant {tenant!r} here; ask for its sharing label again")
         return named
+
+
+async def _sent(writer: asyncio.StreamWriter) -> None:
+    """Wait while the engine takes its replies. Errors: OSError once it has taken none for REPLY_S."""
+    if writer.transport.get_write_buffer_size():
+        async with asyncio.timeout(REPLY_S):
+            await writer.drain()
 
 
 def _tenant(name: str) -> TenantId:

@@ -6,11 +6,12 @@ Bytes move in threads with blocking sockets, straight from the pool. What is bei
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tiered.codec.frame import CODEC_NONE, BlockHeader, checksum_of, encode_header
@@ -19,29 +20,54 @@ from tiered.hashing.chain import split_hashes
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
 from tiered.types import BlockHash, BlockId
-from tiered.wire.auth import new_nonce, proves
+from tiered.wire.auth import Handshake, Side, new_nonce, prove, proves
 from tiered.wire.connection import Connection
 from tiered.wire.framing import PEER_REQUESTS
-from tiered.wire.messages import Challenge, Failure, Fetch, Holding, PeerRequest, Proof, Welcome
+from tiered.wire.handshake import HANDSHAKE_BYTES_MAX, left_until
+from tiered.wire.messages import (
+    Challenge,
+    Explain,
+    Explained,
+    Failure,
+    Fetch,
+    Holding,
+    PeerRequest,
+    Proof,
+    Recent,
+    Welcome,
+)
 from worker.hot_tier import LEND_LEASE_S, Lent
-
-CONNECTIONS_MAX: Final = 64
-"""More are turned away at once: each costs a thread."""
+from worker.peer_slots import PeerSlots
 
 IDLE_S: Final = 300.0
 """A connection on which nothing is asked for this long is closed; the peer opens another."""
 
 HANDSHAKE_S: Final = 5.0
-HANDSHAKE_BYTES_MAX: Final = 1_024
-"""Of a proof: what a stranger says is not worth more memory."""
+"""Of a handshake in all, however slowly its bytes come."""
+
+REQUEST_BYTES_MAX: Final = 256 << 10
+"""Of one request, for which memory is made ready: FETCH_BLOCKS_MAX hashes fit twice."""
 
 FETCH_BLOCKS_MAX: Final = 4_096
+
+SEND_BUFFER_BYTES: Final = 4 << 20
+"""As much as kernels usually grant: blocks then go out in fewer pieces, each of which costs a turn for the
+interpreter. 5% less CPU of both sides, benchmarks/peer_fetch.py."""
 
 STREAM_S: Final = LEND_LEASE_S / 2
 """A fetch that takes longer is given up: no block is read after the lease under which it was lent."""
 
+BACKLOG: Final = 128
+
 ACCEPT_AGAIN_S: Final = 0.1
 """Rest after a connection could not be accepted, such as for want of descriptors."""
+
+WARN_AGAIN_S: Final = 30.0
+"""Refusals for one reason are told of in the log once in so long; the counters have every one."""
+
+REFUSALS: Final = ("secret", "unproven", "epoch", "protocol", "busy")
+"""The secret does not match; gone without a proof, in time or at all; a fetch from an epoch that has ended; what was
+said is not of this protocol; no room."""
 
 _log = get_logger("worker.peer")
 
@@ -57,26 +83,32 @@ class Lending(Protocol):
 
     def pool(self) -> BlockPool | None: ...
 
+    def explain(self, request: Explain | Recent) -> Explained:
+        """Errors: ProtocolError for what cannot be understood."""
+
 
 @dataclass(frozen=True, slots=True)
 class PeerServerCounters:
-    """Totals over all connections; refused counts connections."""
+    """Totals over all connections. refused: connections by reason, but for ``epoch``, which counts requests."""
 
     sent_blocks: int = 0
     sent_bytes: int = 0
-    refused: int = 0
+    refused: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(REFUSALS, 0))
 
 
 class PeerServer:
     """Listens from construction on, so that its port is known; serves after :meth:`start`."""
 
     def __init__(self, host: str, port: int, lending: Lending, *, node: str, secret: str, timeout_s: float) -> None:
-        self._counters = PeerServerCounters()
+        self._sent_blocks = 0
+        self._sent_bytes = 0
+        self._refused = dict.fromkeys(REFUSALS, 0)
+        self._warned_at: dict[str, float] = {}
         self._lending = lending
         self._node = node
         self._secret = secret
         self._timeout_s = timeout_s
-        self._open: set[socket.socket] = set()
+        self._slots = PeerSlots()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._listener = _listen(host, port)
@@ -87,7 +119,7 @@ class PeerServer:
 
     def counters(self) -> PeerServerCounters:
         with self._lock:
-            return self._counters
+            return PeerServerCounters(self._sent_blocks, self._sent_bytes, dict(self._refused))
 
     def start(self) -> None:
         threading.Thread(target=self._accept, name="peer-accept", daemon=True).start()
@@ -97,10 +129,7 @@ class PeerServer:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
-        with self._lock:
-            for sock in self._open:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        self._slots.end_all()
 
     def _accept(self) -> None:
         while not self._stopping.is_set():
@@ -110,15 +139,15 @@ class PeerServer:
                 if not self._stopping.wait(ACCEPT_AGAIN_S):  # while stopping, it is the listener that was closed
                     _log.warning("a peer's connection was not accepted", error=str(error))
                 continue
-            with self._lock:
-                full = len(self._open) >= CONNECTIONS_MAX
-                if not full:
-                    self._open.add(sock)
-            if full:
-                sock.close()
-                self._count(refused=1)
-                continue
             name = f"{address[0]}:{address[1]}"
+            if not self._slots.admit(sock, str(address[0])):
+                sock.close()
+                self._refuse("busy", name, "no room for another connection")
+                continue
+            if self._stopping.is_set():  # it came as the others were told to end
+                self._slots.leave(sock)
+                sock.close()
+                return
             threading.Thread(target=self._serve, args=(sock, name), name=f"peer-{name}", daemon=True).start()
 
     def _serve(self, sock: socket.socket, name: str) -> None:
@@ -126,39 +155,65 @@ class PeerServer:
         connection: Connection[PeerRequest] = Connection(sock, PEER_REQUESTS, name=name)
         try:
             if self._welcome(connection):
-                while True:
-                    self._answer(connection, connection.receive(timeout_s=IDLE_S))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                while self._answer_next(connection):
+                    pass
+        except ProtocolError as error:
+            self._refuse("protocol", name, str(error))
         except TieredError as error:
-            if isinstance(error, ProtocolError):
-                self._count(refused=1)
-                _log.warning("peer dropped", peer=name, error=str(error))
-        except OSError as error:
-            _log.warning("peer lost", peer=name, error=str(error))
+            _log.debug("peer gone", peer=name, error=str(error))
         finally:
+            self._slots.leave(sock)
             connection.close()
-            with self._lock:
-                self._open.discard(sock)
 
     def _welcome(self, connection: Connection[PeerRequest]) -> bool:
-        nonce = new_nonce()
-        connection.send(Challenge(self._node, self._lending.epoch(), nonce), timeout_s=HANDSHAKE_S)
-        proof = connection.receive(timeout_s=HANDSHAKE_S, bytes_max=HANDSHAKE_BYTES_MAX)
-        if isinstance(proof, Proof) and proves(
-            self._secret, nonce, proof.digest, asking=proof.node, serving=self._node
-        ):
-            connection.send(Welcome(), timeout_s=HANDSHAKE_S)
-            return True
-        self._count(refused=1)
-        _log.warning("peer refused: it does not know the cluster secret", peer=connection.name)
-        connection.send(Failure("secret", "the cluster secret does not match"), timeout_s=HANDSHAKE_S)
-        return False
+        """The serving side of ``tiered.wire.handshake``. False: the connection is to end. Errors: TieredError."""
+        ends_at = time.monotonic() + HANDSHAKE_S
+        name, nonce = connection.name, new_nonce()
+        try:
+            challenge = Challenge(self._node, self._lending.epoch(), nonce)
+            connection.send(challenge, timeout_s=left_until(ends_at, name))
+            proof = connection.receive(timeout_s=left_until(ends_at, name), bytes_max=HANDSHAKE_BYTES_MAX)
+        except ProtocolError:
+            raise
+        except TieredError as error:
+            self._refuse("unproven", name, str(error))
+            return False
+        if not isinstance(proof, Proof):
+            raise ProtocolError(f"{type(proof).__name__} before a proof")
+        handshake = Handshake(proof.node, self._node, asking_nonce=proof.nonce, serving_nonce=nonce)
+        if not proves(self._secret, handshake, Side.ASKING, proof.digest):
+            self._refuse("secret", name, "it does not know the cluster secret")
+            failure = Failure("secret", "the cluster secret does not match")
+            connection.send(failure, timeout_s=left_until(ends_at, name))
+            return False
+        if not self._slots.promote(connection.sock):
+            self._refuse("busy", name, "all places are taken")
+            connection.send(Failure("busy", "all places are taken"), timeout_s=left_until(ends_at, name))
+            return False
+        welcome = Welcome(prove(self._secret, handshake, Side.SERVING))
+        connection.send(welcome, timeout_s=left_until(ends_at, name))
+        return True
+
+    def _answer_next(self, connection: Connection[PeerRequest]) -> bool:
+        """False: the peer has nothing more to ask. Errors: TieredError."""
+        self._slots.quiet(connection.sock)
+        if not connection.await_more(timeout_s=IDLE_S):
+            return False
+        self._slots.busy(connection.sock)
+        self._answer(connection, connection.receive(timeout_s=self._timeout_s, bytes_max=REQUEST_BYTES_MAX))
+        return True
 
     def _answer(self, connection: Connection[PeerRequest], request: PeerRequest) -> None:
+        if isinstance(request, Explain | Recent):
+            connection.send(self._lending.explain(request), timeout_s=self._timeout_s)
+            return
         if not isinstance(request, Fetch):
             raise ProtocolError(f"unexpected {type(request).__name__}")
         epoch = self._lending.epoch()
         if request.epoch != epoch:
             failure = Failure("epoch", f"epoch {request.epoch} has ended, this is {epoch}")
+            self._refuse("epoch", connection.name, failure.message)
             connection.send(failure, timeout_s=self._timeout_s)
             return
         try:
@@ -204,16 +259,20 @@ class PeerServer:
                 checksum=checksum or checksum_of(payload),
             )
             connection.send_raw([encode_header(header), payload], timeout_s=min(self._timeout_s, left))
-        self._count(sent_blocks=len(lent.blocks), sent_bytes=len(lent.blocks) * block_bytes)
-
-    def _count(self, *, sent_blocks: int = 0, sent_bytes: int = 0, refused: int = 0) -> None:
         with self._lock:
-            before = self._counters
-            self._counters = PeerServerCounters(
-                sent_blocks=before.sent_blocks + sent_blocks,
-                sent_bytes=before.sent_bytes + sent_bytes,
-                refused=before.refused + refused,
-            )
+            self._sent_blocks += len(lent.blocks)
+            self._sent_bytes += len(lent.blocks) * block_bytes
+
+    def _refuse(self, reason: str, name: str, why: str) -> None:
+        """Count it, and say it once in a while: a stranger's every attempt is not worth a line."""
+        now = time.monotonic()
+        with self._lock:
+            self._refused[reason] += 1
+            n_refused = self._refused[reason]
+            if now < self._warned_at.get(reason, -math.inf) + WARN_AGAIN_S:
+                return
+            self._warned_at[reason] = now
+        _log.warning("peer refused", peer=name, reason=reason, why=why, n_refused=n_refused)
 
 
 def _reader(pool: BlockPool) -> Callable[[BlockId], memoryview]:
@@ -231,7 +290,7 @@ def _reader(pool: BlockPool) -> Callable[[BlockId], memoryview]:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=CONNECTIONS_MAX)
+        return socket.create_server((host, port), backlog=BACKLOG)
     except OSError as error:
         raise ConfigError(
             f"node.peer_port: cannot listen on {host}:{port}: {error.strerror}; choose a free port, or 0 for any",

@@ -1,8 +1,8 @@
 """The transfer threads: they run jobs against pool and tiers with blocking calls and report completions.
 
-Three lanes. *Fetchers* fill slots from peers and Redis. One *copier* moves leaving blocks into staging buffers, which
-takes microseconds and never touches the network. One *writer* puts the
-staged copies into Redis.
+Three lanes. *Fetchers* fill slots from peers and Redis, each job within FETCH_S. One *copier* moves leaving blocks
+into staging buffers, which takes microseconds and never touches the network. One *writer* puts the staged copies into
+Redis.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tiered.codec.frame import checksum_of
+from tiered.core.why import Noting
 from tiered.jobs import CopyDone, DemoteJob, FetchDone, FetchJob, PeerAddress
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
 from tiered.pool.staging import StagingBuffers
 from tiered.seam.handoff import Handoff
 from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
-from tiered.types import BlockHash
+from tiered.types import BlockHash, Source
+
+FETCHERS: Final = 8
+"""More than the processor can use: most of them are there to wait for what is slow. FetchLimits say how many one
+origin may hold, so that of these two are left for Redis when peers are stuck, and five for peers when Redis is."""
+
+FETCH_S: Final = 5.0
+"""Of one job in all, however many steps it takes and however well each of them keeps its own deadline."""
 
 WRITE_BATCH_BLOCKS: Final = 8
 """Staged blocks that share the three round trips of one put."""
@@ -38,7 +46,13 @@ class PeerSource(Protocol):
     """What the driver needs of other workers."""
 
     def fetch(
-        self, peer: PeerAddress, hashes: Sequence[BlockHash], outs: Sequence[memoryview], *, scope_id: bytes
+        self,
+        peer: PeerAddress,
+        hashes: Sequence[BlockHash],
+        outs: Sequence[memoryview],
+        *,
+        scope_id: bytes,
+        within_s: float,
     ) -> list[bytes | None]:
         """Per block its verified checksum, or None. Never raises for a peer that fails."""
 
@@ -61,17 +75,20 @@ class Driver:
         *,
         redis: RedisTier | None,
         peers: PeerSource | None,
-        n_fetchers: int = 3,
+        n_fetchers: int = FETCHERS,
+        fetch_s: float = FETCH_S,
         staging_blocks: int = 32,
+        why: Noting | None = None,
     ) -> None:
         self.counters = DriverCounters()
+        self._why = why
         self._pool = pool
         self._handoff = handoff
         self._redis = redis
         self._peers = peers
         self._staging = StagingBuffers(staging_blocks, pool.layout.block_bytes, pinned=pool.device != "cpu")
         self._staged: queue.SimpleQueue[tuple[DemoteJob, memoryview] | None] = queue.SimpleQueue()
-        self._n_fetchers = n_fetchers
+        self._fetch_s = fetch_s
         self._threads = [
             *(threading.Thread(target=self._fetch_lane, name=f"fetch-{i}") for i in range(n_fetchers)),
             threading.Thread(target=self._copy_lane, name="copy"),
@@ -83,7 +100,7 @@ class Driver:
 
     def close(self, *, timeout_s: float) -> None:
         """Stop the lanes. What is staged is still written, within ``timeout_s`` in all."""
-        for job in self._handoff.stop(n_fetchers=self._n_fetchers, n_copiers=1):
+        for job in self._handoff.stop():
             if isinstance(job, FetchJob):
                 self._handoff.finish(FetchDone(job.ticket, (None,) * len(job.hashes)))
             else:
@@ -92,10 +109,15 @@ class Driver:
         for thread in self._threads:
             thread.join(max(0.0, ends_at - time.monotonic()))
 
+    def written(self, *, timeout_s: float) -> bool:
+        """Until nothing that was copied waits for Redis any more; False if that takes longer."""
+        return self._staging.wait_idle(timeout_s=timeout_s)
+
     # Up: from a peer or Redis into slots.
 
     def _fetch_lane(self) -> None:
         while (job := self._handoff.take_fetch()) is not None:
+            began = time.monotonic()
             checksums: list[bytes | None] = [None] * len(job.hashes)
             try:
                 checksums = self._fetch(job)
@@ -103,7 +125,8 @@ class Driver:
                 # A defect must not leave an engine waiting for a completion that never comes.
                 _log.exception("fetch failed", origin=job.origin.source, n_blocks=len(job.hashes))
             finally:
-                self._handoff.finish(FetchDone(job.ticket, tuple(checksums)))
+                took_s = time.monotonic() - began
+                self._handoff.finish(FetchDone(job.ticket, tuple(checksums), took_s))
 
     def _fetch(self, job: FetchJob) -> list[bytes | None]:
         with ExitStack() as stack:
@@ -111,7 +134,9 @@ class Driver:
             if job.origin.peer is not None:
                 if self._peers is None:
                     return [None] * len(outs)
-                return self._peers.fetch(job.origin.peer, job.hashes, outs, scope_id=job.scope_id)
+                return self._peers.fetch(
+                    job.origin.peer, job.hashes, outs, scope_id=job.scope_id, within_s=self._fetch_s
+                )
             if self._redis is None:
                 return [None] * len(outs)
             wanted = [Wanted(block_hash=h, out=out) for h, out in zip(job.hashes, outs, strict=True)]
@@ -123,6 +148,7 @@ class Driver:
                 exact_only=job.exact_only,
                 first_depth=job.first_depth,
                 before=job.before,
+                within_s=self._fetch_s,
             )
 
     # Down: from the pool into staging, from staging into Redis.
@@ -177,6 +203,8 @@ class Driver:
             if job.checksum is not None and checksum != job.checksum:
                 self.counters.torn_copies += 1
                 _log.warning("copy differs from what was committed", block_hash=job.block_hash.hex())
+                if self._why is not None:
+                    self._why.note("torn", job.block_hash, job.tenant, tier=Source.HOT.value, depth=job.depth)
                 continue
             by_scope.setdefault(job.scope_id, []).append(
                 ToStore(
@@ -187,6 +215,7 @@ class Driver:
                     checksum=checksum,
                     parent=job.parent,
                     codec=job.codec,
+                    copies=job.copies,
                 )
             )
         for scope_id, blocks in by_scope.items():

@@ -1,16 +1,21 @@
 """One blocking request/reply connection with a deadline on every step.
 
 Any error leaves the connection unusable: half a reply may be on its way, so it is closed, never reused.
+
+The socket stays blocking and the kernel keeps the deadlines, so that one call receives a whole block: with Python's
+own timeouts a socket is polled before each piece, and a piece is what has arrived so far.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
+import struct
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
 from tiered.wire.framing import PREFIX, Codec, body_length, encode
@@ -18,19 +23,22 @@ from tiered.wire.messages import FRAME_BYTES_MAX, Message
 
 M = TypeVar("M")
 
+_INTERVAL: Final = struct.Struct("@ll")
+_MICROSECONDS: Final = 1_000_000
+
 
 class Connection(Generic[M]):
     """A connected stream socket on which replies of type M arrive in order."""
 
     def __init__(self, sock: socket.socket, replies: Codec[M], *, name: str) -> None:
+        sock.settimeout(None)
         self.sock = sock
         self._replies = replies
         self._name = name
         self.closed = False
 
     def send(self, message: Message, *, timeout_s: float) -> None:
-        with _closing_on_error(self, timeout_s):
-            self.sock.sendall(encode(message))
+        self.send_raw([encode(message)], timeout_s=timeout_s)
 
     def receive(self, *, timeout_s: float, bytes_max: int = FRAME_BYTES_MAX) -> M:
         """The next message. TierTimeout, TierUnavailable or ProtocolError; the connection is closed then.
@@ -47,22 +55,44 @@ class Connection(Generic[M]):
             self._fill(memoryview(body), deadline)
             return self._replies.decode(body)
 
+    def await_more(self, *, timeout_s: float) -> bool:
+        """Whether the other side says something more within the time, rather than nothing or that it goes."""
+        if self.closed:
+            return False
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        try:
+            return bool(poll.poll(timeout_s * 1e3)) and bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
     def call(self, message: Message, *, timeout_s: float) -> M:
         self.send(message, timeout_s=timeout_s)
         return self.receive(timeout_s=timeout_s)
 
-    def receive_into(self, view: memoryview, *, timeout_s: float) -> None:
-        """Raw bytes, straight into place."""
+    def receive_into(self, *views: memoryview, timeout_s: float) -> None:
+        """Raw bytes, straight into place: as a rule all views in one system call."""
         with _closing_on_error(self, timeout_s) as deadline:
-            self._fill(view, deadline)
+            self._receive_within(deadline)
+            got = self.sock.recvmsg_into(views, 0, socket.MSG_WAITALL)[0]
+            if got == 0:
+                raise ConnectionResetError("closed by the other side")
+            for view in views:
+                here = min(got, view.nbytes)
+                got -= here
+                if here < view.nbytes:
+                    self._fill(view[here:], deadline)
 
     def send_raw(self, parts: Sequence[bytes | memoryview], *, timeout_s: float) -> None:
         """Raw bytes, gathered from where they lie."""
         with _closing_on_error(self, timeout_s) as deadline:
             left = [memoryview(part).cast("B") for part in parts]
             while left:
-                self._wait_until(deadline)
-                sent = self.sock.sendmsg(left)
+                try:
+                    sent = self.sock.sendmsg(left, (), socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    self._wait_for_room(deadline)
+                    continue
                 while left and sent >= len(left[0]):
                     sent -= len(left.pop(0))
                 if left:
@@ -72,6 +102,7 @@ class Connection(Generic[M]):
         """The next message and the descriptor that came with it, if one did."""
         with _closing_on_error(self, timeout_s) as deadline:
             prefix = bytearray(PREFIX.size)
+            self._receive_within(deadline)
             data, descriptors, _, _ = socket.recv_fds(self.sock, PREFIX.size, 1)
             try:
                 if not data:
@@ -91,20 +122,24 @@ class Connection(Generic[M]):
         self.sock.close()
 
     def _fill(self, view: memoryview, deadline: float) -> None:
-        got = 0
-        while got < len(view):
-            self._wait_until(deadline)
-            n = self.sock.recv_into(view[got:])
+        while view.nbytes:
+            self._receive_within(deadline)
+            n = self.sock.recv_into(view, 0, socket.MSG_WAITALL)
             if n == 0:
                 raise ConnectionResetError("closed by the other side")
-            got += n
+            view = view[n:]
 
-    def _wait_until(self, deadline: float) -> None:
-        """Let the next socket call take what is left of the time, so that many small steps never add up to more."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+    def _receive_within(self, deadline: float) -> None:
+        """Let the next receive take what is left of the time, so that many small steps never add up to more."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _interval(deadline))
+
+    def _wait_for_room(self, deadline: float) -> None:
+        """Until something can be sent. A send that blocks would do, if a Unix socket did not give each of its packets
+        the whole timeout."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLOUT)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
             raise TimeoutError
-        self.sock.settimeout(left)
 
     @property
     def name(self) -> str:
@@ -121,7 +156,6 @@ class _closing_on_error:  # noqa: N801  # reads as a verb where it is used
     def __enter__(self) -> float:
         if self._connection.closed:
             raise TierUnavailable(f"{self._connection.name}: the connection is closed")
-        self._connection.sock.settimeout(self._timeout_s)
         return time.monotonic() + self._timeout_s
 
     def __exit__(
@@ -131,7 +165,7 @@ class _closing_on_error:  # noqa: N801  # reads as a verb where it is used
             return
         self._connection.close()
         name = self._connection.name
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError | BlockingIOError):  # the kernel's word for a timeout of its own
             raise TierTimeout(f"{name}: no answer within {self._timeout_s:g} s") from error
         if isinstance(error, OSError):
             raise TierUnavailable(f"{name}: {error}") from error
@@ -139,10 +173,19 @@ class _closing_on_error:  # noqa: N801  # reads as a verb where it is used
             raise ProtocolError(f"{name}: {error}") from error
 
 
+def _interval(deadline: float) -> bytes:
+    """What is left until then as the kernel's timeout, for which zero would mean for ever. Errors: TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return _INTERVAL.pack(*divmod(max(1, int(left * _MICROSECONDS)), _MICROSECONDS))
+
+
 def connect_unix(path: str, *, timeout_s: float) -> socket.socket:
-    """A connected Unix socket. Errors: TierUnavailable naming the path."""
+    """A connected Unix socket; waits while too many others connect. Errors: TierUnavailable naming the path."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(timeout_s)
+    # The kernel's timeout: with Python's own a listener whose backlog is full refuses at once.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _interval(time.monotonic() + timeout_s))
     try:
         sock.connect(path)
     except OSError as error:

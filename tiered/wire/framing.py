@@ -70,6 +70,11 @@ class FrameReader(Generic[M]):
         self._codec = codec
         self._buffer = bytearray()
 
+    @property
+    def is_amid_one(self) -> bool:
+        """Whether a message has begun and not ended."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes) -> Iterator[M]:
         buffer = self._buffer
         buffer += data

@@ -13,11 +13,15 @@ import msgspec
 
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
-from tiered.types import NO_HINTS, Hints
+from tiered.types import NO_HINTS, BlockHere, Hints, Told
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 16 << 20
 """No honest message is larger: 8 Mi tokens of hashes fit."""
+
+EXPLAINED_BLOCKS_MAX: Final = 256
+EXPLAINED_EVENTS_MAX: Final = 1_000
+"""Of one answer: less than a MiB."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -151,6 +155,17 @@ class Released(Message, frozen=True):
     held: bool
 
 
+class Prefilled(Message, frozen=True):
+    """How long the engine took to compute so many tokens of a prompt."""
+
+    n_tokens: int
+    took_s: float
+
+
+class PrefillNoted(Message, frozen=True):
+    pass
+
+
 class CloseSession(Message, frozen=True):
     """The conversation that hints named so is over."""
 
@@ -239,7 +254,7 @@ SequenceReply: TypeAlias = SequenceOpened | Appended | Attention | SequenceChang
 
 
 EngineRequest: TypeAlias = (
-    Attach | Sharing | Match | Load | Open | Allocate | Commit | Release | CloseSession | SequenceRequest
+    Attach | Sharing | Match | Load | Open | Allocate | Commit | Release | Prefilled | CloseSession | SequenceRequest
 )
 EngineReply: TypeAlias = (
     Attached
@@ -250,6 +265,7 @@ EngineReply: TypeAlias = (
     | Allocated
     | Committed
     | Released
+    | PrefillNoted
     | SessionClosed
     | Failure
     | SequenceReply
@@ -268,14 +284,17 @@ class Challenge(Message, frozen=True):
 
 
 class Proof(Message, frozen=True):
-    """HMAC-SHA-256 of the nonce under the cluster secret, and who asks."""
+    """Who asks, its proof that it knows the cluster secret (see ``wire.auth``), and its own challenge."""
 
     node: str
     digest: bytes
+    nonce: bytes
 
 
 class Welcome(Message, frozen=True):
-    pass
+    """The serving side's proof of the same, for the asker's nonce."""
+
+    digest: bytes
 
 
 class Fetch(Message, frozen=True):
@@ -293,5 +312,36 @@ class Holding(Message, frozen=True):
     block_bytes: int
 
 
-PeerRequest: TypeAlias = Proof | Fetch
-PeerReply: TypeAlias = Challenge | Welcome | Holding | Failure
+# Coordinator -> worker, over the same port and with the same proof: why a block is, or is not, here.
+
+
+class Explain(Message, frozen=True):
+    """What happened to these blocks, and what they are now. hashes: joined, at most EXPLAINED_BLOCKS_MAX."""
+
+    hashes: bytes
+
+
+class Recent(Message, frozen=True):
+    """What happened to any block: the newest ``n_max``, or the first after ``after_seq`` where that is not 0.
+
+    tenant, what: of that tenant, and of those kinds alone, where some are given.
+    """
+
+    after_seq: int
+    n_max: int
+    tenant: str = ""
+    what: tuple[str, ...] = ()
+
+
+class Explained(Message, frozen=True):
+    """events: oldest first, EXPLAINED_EVENTS_MAX at most. last_seq: what to ask for more after. lost: events that had
+    to make room for later ones."""
+
+    events: tuple[Told, ...]
+    last_seq: int
+    lost: int
+    blocks: tuple[BlockHere, ...] = ()
+
+
+PeerRequest: TypeAlias = Proof | Fetch | Explain | Recent
+PeerReply: TypeAlias = Challenge | Welcome | Holding | Failure | Explained

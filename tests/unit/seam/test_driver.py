@@ -5,21 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from tests.support.redis_server import eventually
 from tests.unit.core.builders import PEER, REDIS
 from tiered.codec.frame import checksum_of
+from tiered.core.why import WhyLog
 from tiered.jobs import Completion, CopyDone, DemoteJob, FetchDone, FetchJob, Origin, PeerAddress
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
 from tiered.seam import driver as driver_module
 from tiered.seam.driver import Driver
-from tiered.seam.handoff import Handoff
+from tiered.seam.handoff import FetchLimits, Handoff
 from tiered.tiers.redis.tier import PutAnswer, ToStore, Wanted
-from tiered.types import BlockHash, BlockId, TenantId, Ticket
+from tiered.types import BlockHash, BlockId, Happening, Source, TenantId, Ticket
 
 LAYOUT = KvLayout(n_layers=1, n_kv_heads=1, head_dim=8, dtype="float32", block_tokens=4)
 RED = TenantId("red")
@@ -33,6 +34,7 @@ class FakeRedis:
     on_get: Callable[[], object] = lambda: None
     on_put: Callable[[], object] = lambda: None
     stored: dict[BlockHash, tuple[bytes, bytes]] = field(default_factory=dict)
+    within_s: float | None = None
 
     def get(
         self,
@@ -44,7 +46,9 @@ class FakeRedis:
         exact_only: bool = False,
         first_depth: int = 0,
         before: Sequence[BlockHash] = (),
+        within_s: float | None = None,
     ) -> list[bytes | None]:
+        self.within_s = within_s
         self.on_get()
         for item in wanted:
             item.out[:] = GOOD
@@ -57,10 +61,24 @@ class FakeRedis:
         return [PutAnswer.STORED] * len(blocks)
 
 
+@dataclass
 class FakePeers:
+    """on_fetch runs first, with the peer that is asked."""
+
+    on_fetch: Callable[[PeerAddress], object] = lambda peer: None
+    within_s: float | None = None
+
     def fetch(
-        self, peer: PeerAddress, hashes: Sequence[BlockHash], outs: Sequence[memoryview], *, scope_id: bytes
+        self,
+        peer: PeerAddress,
+        hashes: Sequence[BlockHash],
+        outs: Sequence[memoryview],
+        *,
+        scope_id: bytes,
+        within_s: float,
     ) -> list[bytes | None]:
+        self.within_s = within_s
+        self.on_fetch(peer)
         return [b"p" * 16, *[None] * (len(hashes) - 1)]
 
 
@@ -85,15 +103,19 @@ class Rig:
     done: list[Completion] = field(default_factory=list)
 
     def answers(self, n: int) -> list[Completion]:
-        """Wait for n completions in all; they come in the order of their tickets."""
+        """Wait for n completions in all; they come in the order of their tickets, a fetch's without its time."""
 
         def enough() -> bool:
-            self.done.extend(self.handoff.poll())
+            self.done.extend(map(_timeless, self.handoff.poll()))
             return len(self.done) >= n
 
         eventually(enough)
         assert len(self.done) == n
         return sorted(self.done, key=lambda completion: completion.ticket)
+
+
+def _timeless(done: Completion) -> Completion:
+    return replace(done, took_s=0.0) if isinstance(done, FetchDone) else done
 
 
 MakeRig = Callable[..., Rig]
@@ -103,9 +125,15 @@ MakeRig = Callable[..., Rig]
 def make_rig() -> Iterator[MakeRig]:
     rigs: list[Rig] = []
 
-    def make(redis: FakeRedis | None = None, *, peers: FakePeers | None = None, **options: int) -> Rig:
+    def make(
+        redis: FakeRedis | None = None,
+        *,
+        peers: FakePeers | None = None,
+        limits: FetchLimits | None = None,
+        **options: object,
+    ) -> Rig:
         pool = BlockPool(LAYOUT, 8)
-        handoff = Handoff(queue_jobs_max=64, notify=lambda: None)
+        handoff = Handoff(queue_jobs_max=64, notify=lambda: None, limits=limits)
         rig = Rig(pool, handoff, Driver(pool, handoff, redis=redis, peers=peers, **options))  # type: ignore[arg-type]
         rigs.append(rig)
         return rig
@@ -135,6 +163,62 @@ def test_an_origin_that_is_not_there_has_nothing(make_rig: MakeRig, origin: Orig
     rig = make_rig()
     rig.handoff.submit([fetch(1, origin=origin, n_blocks=2)])
     assert rig.answers(1) == [FetchDone(Ticket(1), (None, None))]
+
+
+def test_a_fetch_says_how_long_its_mover_had_it(make_rig: MakeRig) -> None:
+    may_get, is_running = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_running.set()
+        may_get.wait(10)
+
+    rig = make_rig(FakeRedis(on_get=wait), n_fetchers=1)
+    submitted = time.monotonic()
+    rig.handoff.submit([fetch(1), fetch(2)])
+    assert is_running.wait(10)
+    running_since = time.monotonic()
+    eventually(lambda: time.monotonic() - running_since > 0.05)
+    held_s = time.monotonic() - running_since
+    may_get.set()
+    done: list[Completion] = []
+    eventually(lambda: len(done.extend(rig.handoff.poll()) or done) == 2)
+    first, second = (each.took_s for each in done if isinstance(each, FetchDone))
+    assert held_s <= first <= time.monotonic() - submitted
+    assert 0 < second < first  # the time it waited for a mover is not its own
+
+
+def test_a_job_is_granted_its_time_wherever_it_goes(make_rig: MakeRig) -> None:
+    redis, peers = FakeRedis(), FakePeers()
+    rig = make_rig(redis, peers=peers, fetch_s=1.25)
+    rig.handoff.submit([fetch(1), fetch(2, origin=PEER)])
+    rig.answers(2)
+    assert (redis.within_s, peers.within_s) == (1.25, 1.25)
+
+
+def other_peer(n: int) -> Origin:
+    return Origin(Source.PEER, PeerAddress(f"other-{n}", 1, "127.0.0.1", n))
+
+
+def test_peers_that_hang_keep_neither_redis_nor_another_peer_waiting(make_rig: MakeRig) -> None:
+    """With as many movers and as many fetches of one origin as there are in a worker."""
+    may_end = threading.Event()
+    peers = FakePeers(on_fetch=lambda peer: peer.port in (1, 2) and may_end.wait(10))
+    rig = make_rig(FakeRedis(), peers=peers)
+    rig.handoff.submit([fetch(100 + n, origin=other_peer(1 + n % 2)) for n in range(12)])
+    rig.handoff.submit([fetch(1), fetch(2), fetch(3, origin=other_peer(3))])
+    assert [answer.ticket for answer in rig.answers(3)] == [1, 2, 3]
+    may_end.set()
+    rig.answers(15)
+
+
+def test_a_redis_that_hangs_keeps_no_peer_waiting(make_rig: MakeRig) -> None:
+    may_end = threading.Event()
+    rig = make_rig(FakeRedis(on_get=lambda: may_end.wait(10)), peers=FakePeers())
+    rig.handoff.submit([fetch(100 + n) for n in range(12)])
+    rig.handoff.submit([fetch(n, origin=other_peer(n)) for n in range(1, 5)])
+    assert [answer.ticket for answer in rig.answers(4)] == [1, 2, 3, 4]
+    may_end.set()
+    rig.answers(16)
 
 
 def fail() -> None:
@@ -181,6 +265,14 @@ def test_a_torn_copy_is_not_stored(make_rig: MakeRig) -> None:
     eventually(lambda: hash_of(2) in redis.stored)
     assert hash_of(1) not in redis.stored
     assert rig.driver.counters.torn_copies == 1
+
+
+def test_a_torn_copy_is_told_to_who_asks_why(make_rig: MakeRig) -> None:
+    log = WhyLog()
+    rig = make_rig(FakeRedis(), why=log)
+    rig.handoff.submit([demote(1, checksum=b"\0" * 16)])
+    eventually(lambda: rig.driver.counters.torn_copies == 1)
+    eventually(lambda: log.take() == [Happening("torn", hash_of(1), "red", "hot", 1, {"depth": 0})])
 
 
 def test_blocks_of_several_scopes_are_stored_each_in_its_own(make_rig: MakeRig) -> None:
@@ -246,7 +338,7 @@ def test_close_takes_its_time_in_all_and_not_per_lane(make_rig: MakeRig) -> None
         n_running.release()
         may_get.wait(10)
 
-    rig = make_rig(FakeRedis(on_get=hang), n_fetchers=8)
+    rig = make_rig(FakeRedis(on_get=hang), n_fetchers=8, limits=FetchLimits(redis=8))
     rig.handoff.submit([fetch(n) for n in range(8)])
     for _ in range(8):
         assert n_running.acquire(timeout=10)

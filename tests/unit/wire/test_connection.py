@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tiered.wire.connection import Connection, connect_tcp, connect_unix
 from tiered.wire.framing import PEER_REPLIES, PREFIX, encode
 from tiered.wire.messages import FRAME_BYTES_MAX, WIRE_VERSION, Failure, PeerReply, Welcome
 
+WELCOME = Welcome(b"d" * 32)
 DEADLINE_S = 0.15
 SLACK_S = 2.0
 """A trickling peer would hold us for far longer: its step is shorter than the deadline, and it has many."""
@@ -24,7 +25,22 @@ SLACK_S = 2.0
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Connection[PeerReply], socket.socket]]:
-    here, there = socket.socketpair()
+    yield from _connected(*socket.socketpair())
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def either(request: pytest.FixtureRequest) -> Iterator[tuple[Connection[PeerReply], socket.socket]]:
+    """The kernel keeps deadlines in each family's own way."""
+    if request.param == "unix":
+        yield from _connected(*socket.socketpair())
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        here = connect_tcp("127.0.0.1", listener.getsockname()[1], timeout_s=5)
+        there, _ = listener.accept()
+    yield from _connected(here, there)
+
+
+def _connected(here: socket.socket, there: socket.socket) -> Iterator[tuple[Connection[PeerReply], socket.socket]]:
     connection: Connection[PeerReply] = Connection(here, PEER_REPLIES, name="other")
     yield connection, there
     connection.close()
@@ -62,27 +78,27 @@ def assert_ends_in_time(call: Callable[[], object], connection: Connection[PeerR
         connection.receive(timeout_s=DEADLINE_S)
 
 
-def test_a_reply_comes_back(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, there = pair
+def test_a_reply_comes_back(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
     there.sendall(encode(Failure("k", "m")))
-    assert connection.call(Welcome(), timeout_s=5) == Failure("k", "m")
-    assert there.recv(100) == encode(Welcome())
+    assert connection.call(WELCOME, timeout_s=5) == Failure("k", "m")
+    assert there.recv(100) == encode(WELCOME)
 
 
-def test_a_reply_that_never_comes_is_a_timeout(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, _ = pair
+def test_a_reply_that_never_comes_is_a_timeout(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, _ = either
     assert_ends_in_time(lambda: connection.receive(timeout_s=DEADLINE_S), connection)
 
 
-def test_a_reply_that_trickles_in_meets_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, there = pair
+def test_a_reply_that_trickles_in_meets_the_deadline(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
     there.sendall(PREFIX.pack(1000, WIRE_VERSION))
     with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
         assert_ends_in_time(lambda: connection.receive(timeout_s=DEADLINE_S), connection)
 
 
-def test_raw_bytes_that_trickle_in_meet_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, there = pair
+def test_raw_bytes_that_trickle_in_meet_the_deadline(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
     view = memoryview(bytearray(1000))
     with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
         assert_ends_in_time(lambda: connection.receive_into(view, timeout_s=DEADLINE_S), connection)
@@ -97,17 +113,17 @@ def test_a_reply_with_a_descriptor_that_trickles_in_meets_the_deadline(
         assert_ends_in_time(lambda: connection.receive_with_descriptor(timeout_s=DEADLINE_S), connection)
 
 
-def test_a_peer_that_reads_nothing_meets_the_deadline(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, _ = pair
+def test_a_peer_that_reads_nothing_meets_the_deadline(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, _ = either
     large = Failure("k", "x" * (8 << 20))
     assert_ends_in_time(lambda: connection.send(large, timeout_s=DEADLINE_S), connection)
 
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_raw_bytes_to_a_peer_that_reads_little_meet_the_deadline(
-    pair: tuple[Connection[PeerReply], socket.socket], reads: bool
+    either: tuple[Connection[PeerReply], socket.socket], reads: bool
 ) -> None:
-    connection, there = pair
+    connection, there = either
     there.setblocking(False)
 
     def read_a_little() -> None:
@@ -119,8 +135,8 @@ def test_raw_bytes_to_a_peer_that_reads_little_meet_the_deadline(
         assert_ends_in_time(lambda: connection.send_raw(parts, timeout_s=DEADLINE_S), connection)
 
 
-def test_raw_parts_arrive_in_order_and_whole(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, there = pair
+def test_raw_parts_arrive_in_order_and_whole(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
     large = os.urandom(3 << 20)
     words = memoryview(b"\1\0\0\0" * 9).cast("I")
     reader: Connection[PeerReply] = Connection(there, PEER_REPLIES, name="reader")
@@ -132,11 +148,44 @@ def test_raw_parts_arrive_in_order_and_whole(pair: tuple[Connection[PeerReply], 
     assert bytes(got) == b"ab" + large + bytes(words.cast("B"))
 
 
+@pytest.mark.parametrize("cut", [0, 1, 191, 192, 193, 500])
+def test_bytes_into_two_places_come_in_whatever_pieces(
+    either: tuple[Connection[PeerReply], socket.socket], cut: int
+) -> None:
+    connection, there = either
+    data, header, body = os.urandom(192 + 1000), memoryview(bytearray(192)), memoryview(bytearray(1000))
+    there.sendall(data[:cut])
+    rest = threading.Timer(0.05, there.sendall, [data[cut:]])
+    rest.start()
+    connection.receive_into(header, body, timeout_s=10)
+    rest.join(10)
+    assert bytes(header) + bytes(body) == data
+
+
+def test_two_places_that_trickle_full_meet_the_deadline(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
+    views = memoryview(bytearray(4)), memoryview(bytearray(1000))
+    with trickling(lambda: there.send(b"x"), DEADLINE_S / 10):
+        assert_ends_in_time(lambda: connection.receive_into(*views, timeout_s=DEADLINE_S), connection)
+
+
+def test_more_is_awaited_without_being_taken(either: tuple[Connection[PeerReply], socket.socket]) -> None:
+    connection, there = either
+    assert not connection.await_more(timeout_s=0.01)
+    there.sendall(encode(WELCOME))
+    assert connection.await_more(timeout_s=5)
+    assert connection.receive(timeout_s=5) == WELCOME
+    there.close()
+    assert not connection.await_more(timeout_s=5)
+    connection.close()
+    assert not connection.await_more(timeout_s=5)
+
+
 def test_a_peer_that_goes_in_the_middle_of_a_message_is_unavailable(
     pair: tuple[Connection[PeerReply], socket.socket],
 ) -> None:
     connection, there = pair
-    there.sendall(encode(Welcome())[:-1])
+    there.sendall(encode(WELCOME)[:-1])
     there.close()
     with pytest.raises(TierUnavailable, match="other: closed"):
         connection.receive(timeout_s=5)
@@ -171,9 +220,9 @@ def test_a_descriptor_comes_with_its_message_and_the_next_message_stays(
 ) -> None:
     connection, there = pair
     reader, writer = os.pipe()
-    socket.send_fds(there, [encode(Welcome()) + encode(Failure("k", "m"))], [writer])
+    socket.send_fds(there, [encode(WELCOME) + encode(Failure("k", "m"))], [writer])
     message, descriptor = connection.receive_with_descriptor(timeout_s=5)
-    assert message == Welcome()
+    assert message == WELCOME
     assert descriptor is not None
     os.write(descriptor, b"through")
     assert os.read(reader, 100) == b"through"
@@ -186,8 +235,8 @@ def test_a_message_without_a_descriptor_is_just_a_message(
     pair: tuple[Connection[PeerReply], socket.socket],
 ) -> None:
     connection, there = pair
-    there.sendall(encode(Welcome()))
-    assert connection.receive_with_descriptor(timeout_s=5) == (Welcome(), None)
+    there.sendall(encode(WELCOME))
+    assert connection.receive_with_descriptor(timeout_s=5) == (WELCOME, None)
 
 
 def test_a_message_in_pieces_keeps_its_descriptor(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
@@ -219,6 +268,22 @@ def test_nothing_listens_where_we_connect(tmp_path: Path) -> None:
         port = server.getsockname()[1]
     with pytest.raises(TierUnavailable, match=f"127.0.0.1:{port}"):
         connect_tcp("127.0.0.1", port, timeout_s=1)
+
+
+def test_a_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as stack:
+        listener.bind(path)
+        listener.listen(0)
+        stack.enter_context(connect_unix(path, timeout_s=5))
+        began = time.monotonic()
+        with pytest.raises(TierUnavailable, match=path):
+            connect_unix(path, timeout_s=0.2)
+        assert 0.15 < time.monotonic() - began < SLACK_S
+        late = threading.Timer(0.1, lambda: stack.enter_context(listener.accept()[0]))
+        late.start()
+        stack.enter_context(connect_unix(path, timeout_s=5))
+        late.join(10)
 
 
 def test_a_socket_path_too_long_is_an_error_of_ours() -> None:

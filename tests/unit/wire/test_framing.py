@@ -89,10 +89,10 @@ MESSAGES: dict[str, tuple[Codec[object], list[Message]]] = {
             Failure("lease", "it ended"),
         ],
     ),
-    "peer requests": (PEER_REQUESTS, [Proof("n", b"d" * 32), Fetch(1, b"s" * 32, b"h" * 64)]),  # type: ignore[dict-item]
+    "peer requests": (PEER_REQUESTS, [Proof("n", b"d" * 32, b"x" * 32), Fetch(1, b"s" * 32, b"h" * 64)]),  # type: ignore[dict-item]
     "peer replies": (
         PEER_REPLIES,  # type: ignore[dict-item]
-        [Challenge("n", 1, b"x" * 32), Welcome(), Holding((0, 2), 512), Failure("epoch", "old")],
+        [Challenge("n", 1, b"x" * 32), Welcome(b"d" * 32), Holding((0, 2), 512), Failure("epoch", "old")],
     ),
 }
 every_protocol = pytest.mark.parametrize(("codec", "messages"), list(MESSAGES.values()), ids=list(MESSAGES))

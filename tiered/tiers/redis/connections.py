@@ -5,7 +5,9 @@ Owns their number and their age; does not know what is sent on them.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -32,15 +34,20 @@ class RawConnections:
         self._closed = False
 
     @contextmanager
-    def lent(self, url: str) -> Iterator[RawConnection]:
-        """A connection of our own to that server. It goes back only if everything sent on it was answered."""
+    def lent(self, url: str, *, ends_at: float = math.inf) -> Iterator[RawConnection]:
+        """A connection of our own to that server. It goes back only if everything sent on it was answered.
+
+        ends_at: of the monotonic clock; no operation on the connection goes on beyond it.
+        """
         timeout_s = self._settings.value_timeout_s
-        if not self._free.acquire(timeout=timeout_s):
-            raise TierTimeout(f"redis: all {_CONNECTIONS_MAX} connections for values were busy for {timeout_s:g} s")
+        left = max(0.0, min(timeout_s, ends_at - time.monotonic()))
+        if not self._free.acquire(timeout=left):
+            raise TierTimeout(f"redis: all {_CONNECTIONS_MAX} connections for values were busy for {left:g} s")
         try:
             connection = self._idle_one(url) or RawConnection(
                 url, connect_timeout_s=self._settings.connect_timeout_s, timeout_s=timeout_s
             )
+            connection.ends_at = ends_at
             try:
                 yield connection
             except BaseException:

@@ -6,10 +6,12 @@ is not what the command can have asked for closes the connection: it is never re
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -47,7 +49,8 @@ class ServerFullError(TierError):
 
 
 class RawConnection:
-    """One blocking connection. Each socket operation ends within its timeout. Not thread-safe.
+    """One blocking connection. Each socket operation ends within its timeout, and all of them by ``ends_at``, of the
+    monotonic clock, which its borrower sets. Not thread-safe.
 
     Errors of every method: TierTimeout or TierUnavailable; the connection is then closed.
     """
@@ -55,6 +58,8 @@ class RawConnection:
     def __init__(self, url: str, *, connect_timeout_s: float, timeout_s: float) -> None:
         options = redis.connection.parse_url(url)  # type: ignore[no-untyped-call]
         self._host: str = options.get("host", "localhost")
+        self.ends_at = math.inf
+        self._timeout_s = self._set_timeout_s = timeout_s
         self._socket = self._connect(options, connect_timeout_s, timeout_s)
         # Of a plain socket the kernel fills a whole buffer in one call; TLS gives out one record at a time.
         self._receive_flags = 0 if isinstance(self._socket, ssl.SSLSocket) else socket.MSG_WAITALL
@@ -166,9 +171,7 @@ class RawConnection:
             else:
                 # Timeouts of the kernel leave the socket blocking, so that one call can receive a whole value.
                 raw.settimeout(None)
-                interval = struct.pack("@ll", *divmod(max(1, round(timeout_s * 1e6)), 1_000_000))
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+                _set_kernel_timeouts(raw, timeout_s)
         except OSError as error:
             if raw is not None:
                 raw.close()
@@ -188,14 +191,30 @@ class RawConnection:
             if start != _OK:
                 raise self._closed(self._server_error(start))
 
+    def _keep_to_the_end(self) -> None:
+        """Before each socket operation: let it take no longer than is left. As a rule that changes nothing."""
+        left = self.ends_at - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no time is left for this transfer")
+        timeout_s = min(left, self._timeout_s)
+        if timeout_s == self._set_timeout_s:
+            return
+        if self._receive_flags:
+            _set_kernel_timeouts(self._socket, timeout_s)
+        else:
+            self._socket.settimeout(timeout_s)
+        self._set_timeout_s = timeout_s
+
     def _send(self, buffers: Sequence[bytes | memoryview]) -> None:
         try:
+            self._keep_to_the_end()
             if isinstance(self._socket, ssl.SSLSocket):
                 for buffer in buffers:
                     self._socket.sendall(buffer)
                 return
             views = [memoryview(buffer) for buffer in buffers]
             while views:
+                self._keep_to_the_end()
                 sent = self._socket.sendmsg(views)
                 while views and sent >= views[0].nbytes:
                     sent -= views.pop(0).nbytes
@@ -213,6 +232,7 @@ class RawConnection:
         received = 0
         try:
             if self._receive_flags:
+                self._keep_to_the_end()
                 received = self._socket.recvmsg_into(views, 0, self._receive_flags)[0]
                 if not received:
                     raise ConnectionResetError("the server closed the connection")
@@ -228,6 +248,7 @@ class RawConnection:
     def _fill(self, view: memoryview) -> None:
         try:
             while view.nbytes:
+                self._keep_to_the_end()
                 received = self._socket.recv_into(view, view.nbytes, self._receive_flags)
                 if not received:
                     raise ConnectionResetError("the server closed the connection")
@@ -257,6 +278,12 @@ class RawConnection:
     def _closed(self, error: TierError) -> TierError:
         self.close()
         return error
+
+
+def _set_kernel_timeouts(raw: socket.socket, timeout_s: float) -> None:
+    interval = struct.pack("@ll", *divmod(max(1, round(timeout_s * 1e6)), 1_000_000))
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
 
 
 def _command(*parts: bytes) -> bytes:

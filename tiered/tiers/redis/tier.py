@@ -9,11 +9,12 @@ has a next source to try.
 from __future__ import annotations
 
 import enum
+import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tiered.clock import Clock, SystemClock
@@ -21,16 +22,18 @@ from tiered.cluster.connection import connect
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger, ReserveAnswer, ReserveRequest
+from tiered.cluster.replicas import Replicas
 from tiered.cluster.servers import topology_of
 from tiered.codec.codecs import CODECS, EXACT_CODECS
 from tiered.codec.frame import CODEC_NONE
 from tiered.codec.value import Expected, Opened, Value, open_value, value_of
 from tiered.config import RedisSettings
+from tiered.core.why import Noting
 from tiered.errors import IntegrityError, TierError, TierUnavailable
 from tiered.layout import KvLayout
 from tiered.tiers.redis.breaker import Breaker
 from tiered.tiers.redis.values import Fetched, Received, ValueClient, ValueToRead, ValueToWrite, Written
-from tiered.types import NO_HASH, BlockHash, TenantId, Whereabouts
+from tiered.types import NO_HASH, BlockHash, Source, TenantId, Whereabouts
 
 RESERVATION_TTL_S: Final = 30.0
 """Bounds how long a writer that died holds quota. A put of a few hundred MiB takes a second; a slower one only fails
@@ -38,6 +41,7 @@ to commit."""
 
 _RESERVATION_TTL_MS: Final = round(RESERVATION_TTL_S * 1000)
 
+_ABSENT: Final = "absent"
 _UNAVAILABLE: Final = "unavailable"
 
 
@@ -52,7 +56,8 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class ToStore:
     """depth: blocks before this one in its prefix, the last of which is parent. checksum: of payload, None to have it
-    computed. codec: the tenant's choice; see tiered.codec.codecs for what becomes of it."""
+    computed. codec: the tenant's choice; see tiered.codec.codecs for what becomes of it. copies: 2 to wait a little
+    until a replica has it, where there is one."""
 
     block_hash: BlockHash
     tenant: TenantId
@@ -61,6 +66,7 @@ class ToStore:
     checksum: bytes | None
     parent: BlockHash = NO_HASH
     codec: str = CODEC_NONE
+    copies: int = 1
 
 
 class PutAnswer(enum.Enum):
@@ -89,6 +95,9 @@ class RedisTierCounters:
     bytes_written: int
     breaker_open: bool
     breaker_opened_total: int
+    replicated: Mapping[str, int] = field(default_factory=dict)
+    """Blocks stored that were to be in two places: ``yes``, ``late``: no replica said in time that it has them, or
+    ``no replica``: there is none."""
 
 
 _REFUSALS: Final[Mapping[ReserveAnswer, PutAnswer]] = {
@@ -105,6 +114,18 @@ _STORED: Final[Mapping[ReserveAnswer, PutAnswer]] = {
 }
 
 
+_TOLD: Final[Mapping[PutAnswer, tuple[str, str]]] = {
+    PutAnswer.STORED: ("stored", "there was room"),
+    PutAnswer.STORED_AFTER_EVICTING_OWN: ("stored", "after evicting own"),
+    PutAnswer.STORED_AFTER_RECLAIMING: ("stored", "after reclaiming"),
+    PutAnswer.ALREADY_THERE: ("there", "already"),
+    PutAnswer.REFUSED_QUOTA: ("refused", "quota"),
+    PutAnswer.REFUSED_FULL: ("refused", "full"),
+    PutAnswer.FAILED: ("failed", "Redis did not answer in time"),
+}
+"""What happened, and how, in the why-log's words."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Miss:
     reason: str
@@ -113,14 +134,20 @@ class _Miss:
 class RedisTier:
     """Blocks in Redis, for any number of threads. The constructor does no I/O."""
 
-    def __init__(self, settings: RedisSettings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: RedisSettings, clock: Clock | None = None, *, why: Noting | None = None) -> None:
         self._clock = clock or SystemClock()
+        self._why = why
         self._keys = Keys(settings.namespace, partitions=settings.partitions)
         topology = topology_of(settings)  # one for all: where a master went is learnt once
+        self._lookup_timeout_s = settings.lookup_timeout_s
         self._lookup_client = connect(settings, timeout_s=settings.lookup_timeout_s, topology=topology)
         self._control_client = connect(settings, timeout_s=settings.control_timeout_s, topology=topology)
         self._directory = Directory(self._lookup_client, self._keys)
         self._ledger = RedisLedger(self._control_client, self._keys)
+        self._replicas = Replicas(
+            self._control_client, self._keys, self._clock, timeout_s=settings.control_timeout_s
+        )
+        self._replicated: Counter[str] = Counter()
         self._values = ValueClient(settings, topology)
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_open_s)
         self._lock = threading.Lock()
@@ -130,6 +157,11 @@ class RedisTier:
         self._hits = 0
         self._bytes_read = 0
         self._bytes_written = 0
+
+    @property
+    def lookup_timeout_s(self) -> float:
+        """How long a request may wait for a lookup, whatever a server that answers in drops makes of it."""
+        return self._lookup_timeout_s
 
     def lookup(self, hashes: Sequence[BlockHash]) -> list[Whereabouts]:
         """What the shared state knows of each block, in order; one round trip within lookup_timeout_s.
@@ -151,12 +183,14 @@ class RedisTier:
         exact_only: bool = False,
         first_depth: int = 0,
         before: Sequence[BlockHash] = (),
+        within_s: float = math.inf,
     ) -> list[bytes | None]:
         """Receive blocks into their buffers, decoded; for each the checksum of what lies there, or None for a miss.
 
         Of a block that was stored by a lossy codec that is not the checksum of the bytes that were put. exact_only:
         such a value is as good as one of an unknown codec. first_depth: of wanted[0]; before: blocks before it in the
-        prefix, from its first one on, that are used with it and so are to stay with it.
+        prefix, from its first one on, that are used with it and so are to stay with it. within_s: of receiving them all;
+        what has not come by then is a miss.
         wanted is in prefix order. After None the buffer may hold anything. A value that is lost or wrong in any way
         is removed from Redis; if the server fails half-way, the rest are misses. Raises nothing.
         """
@@ -165,7 +199,7 @@ class RedisTier:
             # What had arrived when the server failed stays a hit; the rest is counted below as unavailable.
             with suppress(TierError), self._reported():
                 expected = Expected(scope_id, layout, EXACT_CODECS if exact_only else CODECS)
-                self._receive(wanted, expected, outcomes)
+                self._receive(wanted, expected, outcomes, within_s)
                 self._settle(wanted, outcomes, tenant, first_depth, before)
         with self._lock:
             for outcome in outcomes:
@@ -193,6 +227,7 @@ class RedisTier:
             self._puts.update(answers)
             self._codecs.update(value.codec for value in stored)
             self._bytes_written += sum(value.stored.nbytes for value in stored)
+        self._tell_put(blocks, answers)
         return answers
 
     def counters(self) -> RedisTierCounters:
@@ -206,6 +241,7 @@ class RedisTier:
                 bytes_written=self._bytes_written,
                 breaker_open=self._breaker.is_open,
                 breaker_opened_total=self._breaker.opened_total,
+                replicated=dict(self._replicated),
             )
 
     def close(self) -> None:
@@ -213,18 +249,20 @@ class RedisTier:
         self._lookup_client.close()
         self._control_client.close()
 
-    def _receive(self, wanted: Sequence[Wanted], expected: Expected, outcomes: list[Opened | _Miss]) -> None:
+    def _receive(
+        self, wanted: Sequence[Wanted], expected: Expected, outcomes: list[Opened | _Miss], within_s: float
+    ) -> None:
         payloads = [item.out.cast("B") for item in wanted]
         values = [
             ValueToRead(self._keys.of(item.block_hash).block(item.block_hash), payload)
             for item, payload in zip(wanted, payloads, strict=True)
         ]
-        for received in self._values.get(values):
+        for received in self._values.get(values, within_s=within_s):
             index = received.index
             if received.fetched is Fetched.HERE:
                 outcomes[index] = _judge(wanted[index].block_hash, expected, received, payloads[index])
             else:
-                outcomes[index] = _Miss("absent" if received.fetched is Fetched.ABSENT else "length")
+                outcomes[index] = _Miss(_ABSENT if received.fetched is Fetched.ABSENT else "length")
 
     def _settle(
         self,
@@ -235,6 +273,7 @@ class RedisTier:
         before: Sequence[BlockHash],
     ) -> None:
         """Tell the ledger what was used, and what is no good."""
+        self._tell_corrupt(wanted, outcomes, tenant)
         used = [
             item.block_hash for item, outcome in zip(wanted, outcomes, strict=True) if isinstance(outcome, Opened)
         ]
@@ -278,6 +317,34 @@ class RedisTier:
         for index, is_there in zip(written, committed, strict=True):
             if is_there:
                 answers[index] = _STORED[reservations[index]]
+        self._replicate([blocks[i] for i, there in zip(written, committed, strict=True) if there])
+
+    def _replicate(self, stored: Sequence[ToStore]) -> None:
+        """Wait a little for a replica to have what is to be in two places."""
+        hashes = [block.block_hash for block in stored if block.copies > 1]
+        if not hashes:
+            return
+        outcome = "no replica"
+        if self._replicas.fewest() > 0:
+            outcome = "yes" if self._replicas.have(hashes) else "late"
+        with self._lock:
+            self._replicated[outcome] += len(hashes)
+
+    def _tell_corrupt(self, wanted: Sequence[Wanted], outcomes: Sequence[Opened | _Miss], tenant: TenantId) -> None:
+        if self._why is None:
+            return
+        for item, outcome in zip(wanted, outcomes, strict=True):
+            if isinstance(outcome, _Miss) and outcome.reason not in (_ABSENT, _UNAVAILABLE):
+                self._why.note("corrupt", item.block_hash, tenant, tier=Source.REDIS.value, why=outcome.reason)
+
+    def _tell_put(self, blocks: Sequence[ToStore], answers: Sequence[PutAnswer]) -> None:
+        if self._why is None:
+            return
+        for block, answer in zip(blocks, answers, strict=True):
+            what, how = _TOLD[answer]
+            self._why.note(
+                what, block.block_hash, block.tenant, tier=Source.REDIS.value, why=how, depth=block.depth
+            )
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

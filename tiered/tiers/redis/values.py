@@ -10,6 +10,8 @@ more than 8 MiB of replies in flight halves what some servers send.
 from __future__ import annotations
 
 import enum
+import math
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -87,19 +89,21 @@ class ValueClient:
         self._topology = topology or topology_of(settings)
         self._timeout_s = settings.value_timeout_s
 
-    def get(self, wanted: Sequence[ValueToRead]) -> Iterator[Received]:
+    def get(self, wanted: Sequence[ValueToRead], *, within_s: float = math.inf) -> Iterator[Received]:
         """For each wanted value what came: of one server in order, and nothing for those of a server that failed.
 
         The caller works on one value while the next ones arrive. A value of a wrong length costs a new connection;
-        its buffer may hold anything then.
+        its buffer may hold anything then. within_s: of all of it, the caller's work on the values included; what has
+        not come by then is unknown.
         Errors: TierUnavailable, TierTimeout when no server gave all that was asked of it; the values not yet answered
         are then unknown.
         """
         header = memoryview(bytearray(HEADER_BYTES))
+        ends_at = time.monotonic() + within_s
         route = Route(self._topology, [value.key for value in wanted], self._timeout_s)
         for parcel in route.parcels():
             try:
-                yield from self._get_from(parcel, wanted, header)
+                yield from self._get_from(parcel, wanted, header, ends_at)
             except (TierUnavailable, TierTimeout) as error:
                 route.failed(error)
             else:
@@ -107,12 +111,13 @@ class ValueClient:
         route.end()
 
     def put(self, values: Sequence[ValueToWrite], *, ttl_ms: int) -> list[Written]:
-        """For each value, in order, what became of it. Errors: as get()."""
+        """For each value, in order, what became of it. Errors: as get(), and all of it within ``ttl_ms``."""
+        ends_at = time.monotonic() + ttl_ms / 1e3
         outcomes = [Written.UNKNOWN] * len(values)
         route = Route(self._topology, [value.key for value in values], self._timeout_s)
         for parcel in route.parcels():
             try:
-                with self._connections.lent(parcel.url) as connection:
+                with self._connections.lent(parcel.url, ends_at=ends_at) as connection:
                     _window_of_sets(connection, parcel, values, outcomes, ttl_ms=ttl_ms)
             except (TierUnavailable, TierTimeout) as error:
                 route.failed(error)
@@ -124,10 +129,12 @@ class ValueClient:
     def close(self) -> None:
         self._connections.close()
 
-    def _get_from(self, parcel: Parcel, wanted: Sequence[ValueToRead], header: memoryview) -> Iterator[Received]:
+    def _get_from(
+        self, parcel: Parcel, wanted: Sequence[ValueToRead], header: memoryview, ends_at: float
+    ) -> Iterator[Received]:
         done = 0
         while done < len(parcel.places):
-            with self._connections.lent(parcel.url) as connection:
+            with self._connections.lent(parcel.url, ends_at=ends_at) as connection:
                 try:
                     for received in _window_of_gets(connection, parcel, done, wanted, header):
                         done += 1
