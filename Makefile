@@ -3,6 +3,7 @@
 #   make demo            real conversations on a real model over three nodes         (ARGS="..." is passed on)
 #   make test            the whole test suite                                         (ARGS="-k name" is passed on)
 #   make test-replay     hit ratios on real traces against an independent simulator's; needs the traces
+#   make test-chaos      two minutes of kills over five workers and two coordinators
 #   make test-gpu        what needs a CUDA device, tests and figures, in under 5 minutes; skips without one
 #   make lint            style, types, the direction of imports
 #   make bench           every benchmark; fails if one fails
@@ -19,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-replay test-gpu lint bench clean
+.PHONY: help venv demo test test-replay test-chaos test-gpu lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -47,6 +48,9 @@ test: $(STAMP)
 
 test-replay: $(STAMP)
 	@$(BIN)/python -m pytest -m slow tests/replay $(ARGS)
+
+test-chaos: $(STAMP)
+	@$(BIN)/python -m pytest -m slow tests/integration $(ARGS)
 
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)

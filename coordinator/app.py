@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from coordinator.dashboard.mount import mount_dashboard
 from coordinator.leader.audit import AuditTask
+from coordinator.leader.clear import ClearTask
 from coordinator.leader.deal import DealTask
 from coordinator.leader.leading import Leading
 from coordinator.leader.lending import LendTask
@@ -41,6 +42,7 @@ from tiered.cluster.allotments import Allotments
 from tiered.cluster.audit import Auditor
 from tiered.cluster.census import Census
 from tiered.cluster.changes import Changes
+from tiered.cluster.clears import Clears
 from tiered.cluster.connection import Client, connect, require_reachable
 from tiered.cluster.directory import Directory
 from tiered.cluster.drains import Drains
@@ -80,10 +82,12 @@ class Coordinator:
         lend = LendTask(
             shares, membership, tenants, self.leading.token, SystemClock(), settle_s=cluster.share_settle_s
         )
+        clears = Clears(client, keys)
         self.led_rounds: Mapping[str, tuple[float, Callable[[], None]]] = {
             "sweep": (cluster.sweep_interval_s, self.sweeper.round),
             "audit": (cluster.sweep_interval_s, self.audit.round),
             "deal": (cluster.sweep_interval_s, DealTask(Allotments(client, keys)).round),
+            "clears": (cluster.sweep_interval_s, ClearTask(clears, SystemClock()).round),
             "shares": (cluster.share_interval_s, lend.round),
         }
         """The leader's work. A round that was begun may end after its reign: what it writes late does no harm."""
@@ -110,6 +114,7 @@ class Coordinator:
             self.credentials,
             ledger,
             Drains(client, keys),
+            clears,
             lambda: self.audit.last,
             explainer=self.explainer,
             mirror=self.follower.mirror,

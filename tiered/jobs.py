@@ -54,7 +54,7 @@ class FetchJob:
 class DemoteJob:
     """Copy one LEAVING block out of the pool, then put the copy into Redis.
 
-    parent: hash of the block before it. codec: how its tenant wants it stored.
+    parent: hash of the block before it. codec: how its tenant wants it stored; copies: and in how many places.
     """
 
     ticket: Ticket
@@ -66,6 +66,7 @@ class DemoteJob:
     checksum: bytes | None
     parent: BlockHash = NO_HASH
     codec: str = "none"
+    copies: int = 1
 
 
 Job: TypeAlias = FetchJob | DemoteJob

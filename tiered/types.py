@@ -76,11 +76,32 @@ class TokenCounts(msgspec.Struct, frozen=True):
         )
 
 
+class SecondUse(msgspec.Struct, frozen=True):
+    """Of a tenant that asks for two copies, as one node found it when it looked last.
+
+    second_blocks: blocks that are hot and in Redis at once; of several nodes that hold one, the first by name counts
+    it. second_bytes: what Redis holds of them. single_blocks: blocks here that are in no other place.
+    """
+
+    second_blocks: int = 0
+    second_bytes: int = 0
+    single_blocks: int = 0
+
+    def plus(self, other: SecondUse) -> SecondUse:
+        return SecondUse(
+            second_blocks=self.second_blocks + other.second_blocks,
+            second_bytes=self.second_bytes + other.second_bytes,
+            single_blocks=self.single_blocks + other.single_blocks,
+        )
+
+
 class TenantStats(msgspec.Struct, frozen=True):
     """What one node knows of one tenant; counters grow for this life of the node.
 
     hot_blocks: shared ones counted whole; hot_bytes: with its part of them. reclaimed_blocks: of those evicted, how
-    many left for another tenant; caused_blocks: of other tenants', how many left for this one.
+    many left for another tenant; caused_blocks: of other tenants', how many left for this one. wanted_bytes: what
+    it was refused, or had to evict of its own, because of its limit. hot_limit_bytes and hot_reserved_bytes: its
+    bounds in force here. seconds: of a tenant that asks for two copies.
     """
 
     tokens: TokenCounts = TokenCounts()
@@ -91,6 +112,10 @@ class TenantStats(msgspec.Struct, frozen=True):
     refused_blocks: int = 0
     reclaimed_blocks: int = 0
     caused_blocks: int = 0
+    wanted_bytes: int = 0
+    hot_limit_bytes: int | None = None
+    hot_reserved_bytes: int = 0
+    seconds: SecondUse = SecondUse()
 
 
 class SourceRate(msgspec.Struct, frozen=True):
@@ -116,6 +141,36 @@ class NodeRates(msgspec.Struct, frozen=True):
     waiting_s: float = 0.0
 
 
+class DrainState(enum.StrEnum):
+    """How far a node is on its way out."""
+
+    NONE = "none"
+    DRAINING = "draining"
+    """Admits nothing new; what nobody else has is on its way to Redis."""
+    DRAINED = "drained"
+    """Nothing is left to move; it leaves, or has left, the cluster."""
+
+
+class DrainProgress(msgspec.Struct, frozen=True):
+    """Of the blocks that were in no other place when the drain began: left to move, and moved. stuck: of those left,
+    how many Redis did not take when it was asked last."""
+
+    state: DrainState = DrainState.NONE
+    left_blocks: int = 0
+    moved_blocks: int = 0
+    stuck_blocks: int = 0
+
+
+class PrefixUse(msgspec.Struct, frozen=True, array_like=True):
+    """The first n_blocks blocks of some prompts, as one node has used them. block_hash: of the last of them, in hex.
+    hits: matches that used all of them, since this node has them. tenant: who brought the last of them here."""
+
+    tenant: str
+    block_hash: str
+    n_blocks: int
+    hits: int
+
+
 class NodeStats(msgspec.Struct, frozen=True):
     """One node's snapshot, published with every lease renewal.
 
@@ -133,6 +188,9 @@ class NodeStats(msgspec.Struct, frozen=True):
     tenants: dict[str, TenantStats] = msgspec.field(default_factory=dict)
     scopes: tuple[str, ...] = ()
     rates: NodeRates = NodeRates()
+    drain: DrainProgress = DrainProgress()
+    prefixes: tuple[PrefixUse, ...] = ()
+    """Those used most here; a few."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -146,6 +204,8 @@ class NodeInfo(msgspec.Struct, frozen=True):
     capacity_bytes: int
     pid: int = 0
     version: str = ""
+    instance: str = ""
+    """Names the process, so that it can tell its own entry from another's of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,3 +301,24 @@ class Happening(msgspec.Struct, frozen=True, array_like=True):
     tier: str = Source.HOT.value
     n_blocks: int = 1
     detail: dict[str, int | float | str] = {}
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """A happening, as somebody remembers it. seq: grows with each, for the life of whoever tells. at: seconds since
+    1970 by that machine's clock."""
+
+    seq: int
+    at: float
+    happening: Happening
+
+
+class BlockHere(msgspec.Struct, frozen=True, array_like=True):
+    """What one node says of a block that its pool holds. idle: uses of the pool's blocks since its last."""
+
+    block_hash: BlockHash
+    state: str
+    tenants: tuple[str, ...]
+    hits: int
+    pins: int
+    depth: int
+    idle: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack
@@ -15,9 +16,13 @@ from prometheus_client import CollectorRegistry, start_http_server
 from tiered import __version__
 from tiered.clock import SystemClock
 from tiered.cluster.agreement import require_agreement
+from tiered.cluster.clears import Clears
 from tiered.cluster.connection import connect, require_reachable
 from tiered.cluster.directory import Directory
+from tiered.cluster.drains import Drains
+from tiered.cluster.lost import LostCopies
 from tiered.cluster.membership import Membership
+from tiered.cluster.shares import Shares
 from tiered.cluster.tenants import Tenants
 from tiered.errors import ConfigError, TierError, TierTimeout, TierUnavailable
 from tiered.eviction.registry import policy_factory
@@ -26,16 +31,25 @@ from tiered.pool.pool import BlockPool, require_device
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import BlockHash, NodeId, NodeInfo
+from tiered.wire.messages import Explain, Explained, Recent
 from worker.announce import Announcer
+from worker.clear import ClearTask
+from worker.copies_metrics import copies_snapshot
+from worker.drain import DrainTask
 from worker.hot_tier import HotTier, Lent
+from worker.hottest import HottestTask
 from worker.journal import HotJournal
 from worker.local_server import LocalServer
+from worker.lost import LostTask
 from worker.membership import MembershipTask
 from worker.metrics import WorkerCollector, WorkerSnapshot
 from worker.peer_server import PeerServer
+from worker.second import SecondCopiesTask
 from worker.settings import Settings
+from worker.share import ShareTask
 from worker.tenants import TenantsTask
 from worker.warm import JournalTask
+from worker.why import WhyRing
 
 LOOP_ANSWER_S = 2.0
 """How long a thread waits for the event loop: it only ever runs short decisions."""
@@ -60,14 +74,15 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         require_reachable(client, settings.redis)
         keys = require_agreement(client, settings.redis)
         clock = SystemClock()
-        redis = RedisTier(settings.redis, clock)
+        why = WhyRing(events_max=settings.why.events_max, bytes_max=settings.why.bytes_max)
+        redis = RedisTier(settings.redis, clock, why=why)
         stack.callback(redis.close)
         peers = PeerTier(
             settings.node.name, settings.cluster.secret, timeout_s=settings.cluster.peer_timeout_s, clock=clock
         )
         stack.callback(peers.close)
         journal = _journal(settings)
-        hot = HotTier(settings.pool, redis, peers, clock, journal=journal)
+        hot = HotTier(settings.pool, redis, peers, clock, journal=journal, why=why)
         stack.push_async_callback(hot.close, timeout_s=FLUSH_S)
 
         lending = _Lending(hot, loop)
@@ -100,6 +115,8 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         )
         lending.membership = membership
 
+        lost = LostTask(hot, LostCopies(client, keys))
+
         def snapshot() -> WorkerSnapshot:
             return WorkerSnapshot(
                 node=settings.node.name,
@@ -107,6 +124,9 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
                 epoch=membership.epoch,
                 connected=membership.connected,
                 peers_alive=len(hot.live_peers),
+                announcing=announcer.counters(),
+                unannounced_blocks=announcer.pending_blocks,
+                copies=copies_snapshot(hot.seconds, lost.counters),
                 stats=hot.stats(),
                 blocks_by_state=hot.blocks_by_state(),
                 copies_dropped=hot.copies_dropped,
@@ -114,6 +134,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
                 redis=redis.counters(),
                 peers=peers.counters(),
                 served=peer_server.counters(),
+                plans=hot.plans,
             )
 
         tenants = TenantsTask(Tenants(client, keys), hot)
@@ -122,19 +143,28 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             await membership.join()
         except TierError as error:
             raise ConfigError(f"redis.url: {error}; start Redis or correct the URL", field="redis.url") from None
-        stack.push_async_callback(_part, local_server, hot, membership)
+        share = ShareTask(Shares(client, keys), NodeId(settings.node.name), hot, membership, tenants)
+        await share.begin()
+        drain = DrainTask(NodeId(settings.node.name), Drains(client, keys), hot, membership)
+        stack.push_async_callback(_part, local_server, hot, membership, drain, settings.cluster.drain_on_stop_s)
         peer_server.start()
         on_ready(f"worker {settings.node.name} ready on unix://{settings.node.socket}")
-        tasks = [membership.run(), announcer.run(), tenants.run()]
+        seconds = SecondCopiesTask(NodeId(settings.node.name), hot)
+        tasks = [membership.run(), announcer.run(), tenants.run(), share.run(), drain.run(), HottestTask(hot).run()]
+        tasks += [seconds.run(), lost.run(), ClearTask(Clears(client, keys), hot).run()]
         if journal is not None:
             tasks.append(JournalTask(hot, journal).run())
         await _run_until(stop, *tasks)
         _log.info("stopping", node=settings.node.name)
 
 
-async def _part(local_server: LocalServer, hot: HotTier, membership: MembershipTask) -> None:
+async def _part(
+    local_server: LocalServer, hot: HotTier, membership: MembershipTask, drain: DrainTask, drain_s: float
+) -> None:
     """Engines first, so that what they asked for is counted; then the last words, while copies are written."""
     await local_server.stop()
+    if drain_s > 0 and not membership.parted:
+        await drain.empty(timeout_s=drain_s)
     await asyncio.gather(membership.leave(), hot.close(timeout_s=FLUSH_S))
 
 
@@ -169,6 +199,7 @@ def _node_info(settings: Settings, *, peer_port: int, metrics_port: int) -> Node
         capacity_bytes=settings.pool.bytes,
         pid=os.getpid(),
         version=__version__,
+        instance=uuid.uuid4().hex,
     )
 
 
@@ -209,6 +240,9 @@ class _Lending:
 
     def pool(self) -> BlockPool | None:
         return self._hot.pool
+
+    def explain(self, request: Explain | Recent) -> Explained:
+        return _on_loop(self._loop, lambda: self._hot.explain(request))
 
 
 def _on_loop(loop: asyncio.AbstractEventLoop, decide: Callable[[], T]) -> T:

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from tiered.config import PoolSettings
 from tiered.core.core import CacheCore
 from tiered.core.options import core_options, pool_blocks
-from tiered.core.why import WhyLog
+from tiered.core.why import Noting, WhyLog
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
 from tiered.seam.driver import Driver
 from tiered.seam.handoff import Handoff
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import Share, TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import TenantId
@@ -40,6 +40,7 @@ def make(
     layout: KvLayout,
     journal: HotJournal | None,
     policies: Mapping[TenantId, TenantPolicy],
+    shares: Mapping[TenantId, Share],
 ) -> tuple[CacheCore, BlockPool]:
     """Core and pool, with what a journal has of an earlier life. Takes seconds. Errors: ConfigError."""
     n_blocks = pool_blocks(settings, layout)
@@ -53,7 +54,7 @@ def make(
     def new_core() -> CacheCore:
         core = CacheCore(options, n_blocks)
         core.why = WhyLog()
-        core.set_policies(policies)
+        core.set_policies(policies, shares)
         return core
 
     try:
@@ -76,8 +77,9 @@ def build(
     redis: RedisTier,
     peers: PeerTier,
     notify: Callable[[], None],
+    why: Noting | None = None,
 ) -> Built:
     """Start the movers. notify: called from their threads after each completion."""
     handoff = Handoff(queue_jobs_max=QUEUE_JOBS_MAX, notify=notify)
-    driver = Driver(pool, handoff, redis=redis, peers=peers, staging_blocks=core.options.leaving_max)
+    driver = Driver(pool, handoff, redis=redis, peers=peers, staging_blocks=core.options.leaving_max, why=why)
     return Built(scope, pool, core, handoff, driver)

@@ -11,17 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tiered.blocks.state import BlockState
 from tiered.clock import Clock
 from tiered.config import PoolSettings
 from tiered.core.allocate import Grant, Shortfall
 from tiered.core.commit import commit
+from tiered.core.copies import SecondCopies
 from tiered.core.core import CacheCore, DirectoryEvents
+from tiered.core.fetch_plan import PlanCounters
 from tiered.core.lease import Lease
 from tiered.core.lend import lend
-from tiered.core.match import match, note_origins, open_lease
+from tiered.core.match import match, open_lease
 from tiered.core.origins import origins_of
-from tiered.core.promote import detach, start_load
+from tiered.core.planning import end_load, plan_fetch, time_for
+from tiered.core.promote import start_load
 from tiered.core.pump import grow, pump, take
 from tiered.core.release import drop_connection, expire, release
 from tiered.core.requests import close_session, saving
@@ -33,12 +38,28 @@ from tiered.hashing.scope import ModelScope, encode_scope
 from tiered.jobs import PeerAddress
 from tiered.pool.pool import BlockPool
 from tiered.sequence.sequence import Appended, Extension, TokenSequence
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import Share, TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
-from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, NodeId, NodeStats, TenantId, Whereabouts
+from tiered.types import (
+    NO_HINTS,
+    BlockHash,
+    BlockId,
+    DrainProgress,
+    Epoch,
+    Hints,
+    LeaseId,
+    NodeId,
+    NodeStats,
+    PrefixUse,
+    TenantId,
+    Whereabouts,
+)
+from tiered.wire.messages import Explain, Explained, Recent
 from worker.building import Built, build, make
+from worker.explain import explain
 from worker.journal import HotJournal, JournalSnapshot
+from worker.why import WhyRing
 
 PEER_CONNECTION = 0
 """Holds the leases under which peers are sent blocks; engines' connections count from 1."""
@@ -66,8 +87,18 @@ class HotTier:
     clock: Clock
     live_peers: Mapping[NodeId, PeerAddress] = field(default_factory=dict)
     """Other nodes whose lease is running; replaced whole by the membership task."""
+    leaving: Mapping[NodeId, Epoch] = field(default_factory=dict)
+    """Lives of nodes that were asked to drain, as the drain's task last read."""
+    drain: DrainProgress = field(default_factory=DrainProgress)
+    """What the drain's task says of itself."""
+    prefixes: tuple[PrefixUse, ...] = ()
+    """What the search for the prefixes used most has found last."""
     journal: HotJournal | None = None
-    _policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
+    why: WhyRing | None = None
+    _draining: bool = False
+    policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
+    shares: Mapping[TenantId, Share] = field(default_factory=dict)
+    """Of the tenants' totals, as lent to this node."""
     _built: Built | None = None
     _closed: bool = False
     _building: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -91,7 +122,9 @@ class HotTier:
             if self._built is None:
                 # Making the memory resident takes a second for a few GiB: leases are renewed meanwhile.
                 # So are blocks of an earlier life adopted: nobody else knows of the core until it is built.
-                core, pool = await asyncio.to_thread(make, self.settings, scope.layout, self.journal, self._policies)
+                core, pool = await asyncio.to_thread(
+                    make, self.settings, scope.layout, self.journal, self.policies, self.shares
+                )
                 self._built = self._build(scope, core, pool)
                 self._made.set()
         if scope.layout != self._built.scope.layout:
@@ -138,24 +171,29 @@ class HotTier:
         if not below:
             return lease, 0, 0
         try:
-            whereabouts = await self.lookup(below)
-        except TierError:  # counted by the tier; a tier that cannot say is a miss
+            async with asyncio.timeout(self.redis.lookup_timeout_s):  # the tier's own is for each piece of the answer
+                whereabouts = await self.lookup(below)
+        except (TierError, TimeoutError):  # counted by the tier; a tier that cannot say is a miss
             return lease, 0, 0
         origins = origins_of(whereabouts, live=self.live_peers)
-        return lease, *note_origins(lease, origins)
+        found = plan_fetch(core, lease, origins, now=self.clock.now())
+        if core.jobs:  # probes
+            self._pump()
+        return lease, *found
 
     async def load(self, lease: Lease, *, deadline_s: float) -> None:
-        """Bring up what the lease's origins offer; what is there at the deadline is pinned in the lease."""
+        """Bring up what the lease's origins offer; what is there at the deadline, or at the end of its plan's
+        patience, is pinned in the lease."""
         if not lease.origins:
             return
         core, n_hot = self._core(), len(lease.pinned)
         op = start_load(core, lease)
         self._pump()
-        ends_at = self.clock.now() + deadline_s
+        began = self.clock.now()
+        ends_at = began + time_for(lease, asked_s=deadline_s)
         while not op.done and (left := ends_at - self.clock.now()) > 0:
-            await self._progressed(left)
-        if not op.done:
-            detach(core, op)
+            await self.progressed(left)
+        end_load(core, lease, op, asked_s=deadline_s, took_s=self.clock.now() - began)
         if self.journal is not None and lease.connection != OWN_CONNECTION:
             self.journal.used(lease.hashes[n_hot : len(lease.pinned)])
 
@@ -184,11 +222,11 @@ class HotTier:
             if lease.lease_id not in core.leases:
                 raise OwnershipError(f"lease {lease.lease_id} ended meanwhile")
             grant = take(core, handoff, lease, n_blocks_max=n_blocks_max, force=left <= 0)
-            self._progress.set()
+            self._turned(core)
             self._crowded = self._crowded or grant.shortfall in (Shortfall.SOON, Shortfall.FULL)
             if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
                 return grant
-            await self._progressed(left)
+            await self.progressed(left)
 
     async def commit(self, lease: Lease, checksums: Sequence[bytes | None]) -> int:
         """How many; in the journal's strict mode once that is durable."""
@@ -218,6 +256,11 @@ class HotTier:
     def label_of(self, tenant: TenantId) -> str:
         """The sharing label of the tenant's blocks."""
         return self._core().ledger.policy(tenant).label
+
+    def note_prefill(self, n_tokens: int, took_s: float) -> None:
+        """An engine says how long it computed."""
+        if self._built is not None:
+            self._built.core.prefill.note(n_tokens, took_s)
 
     def close_session(self, tenant: TenantId, session: str) -> None:
         if self._built is not None:
@@ -253,14 +296,14 @@ class HotTier:
                 self._crowded = True
                 raise
             finally:
-                self._progress.set()
+                self._turned(core)
             if appended is not None:
                 return appended
             self._crowded = True
             if left <= 0:
                 n_blocks = -(-len(extension.tokens) // core.options.block_tokens)
                 raise out_of_blocks(core, sequence, n_blocks, Shortfall.SOON)
-            await self._progressed(left)
+            await self.progressed(left)
 
     # What peers ask.
 
@@ -284,6 +327,31 @@ class HotTier:
     def take_back(self, lent: Lent) -> bool:
         return self.release(lent.lease_id, connection=PEER_CONNECTION, used_tokens=0)
 
+    # What coordinators ask.
+
+    def explain(self, request: Explain | Recent) -> Explained:
+        """What happened to blocks, as far as this node remembers, and what those asked for are now.
+
+        Errors: ProtocolError for more than one answer can hold, or no hashes.
+        """
+        core = None if self._built is None else self._built.core
+        if core is not None:
+            self._turned(core)
+        return explain(core, self.why, request)
+
+    # What second copies ask: see worker.second and worker.lost.
+
+    @property
+    def seconds(self) -> SecondCopies | None:
+        """What is known of them; None while there is no pool."""
+        return None if self._built is None else self._built.core.seconds
+
+    @property
+    def scopes(self) -> list[ModelScope]:
+        """Of the models whose blocks engines here can read."""
+        first = [] if self._built is None else [self._built.scope]
+        return [*first, *(scope for scope in self._engines.values() if scope not in first)]
+
     # What the journal's task asks.
 
     async def made(self) -> BlockPool:
@@ -301,12 +369,52 @@ class HotTier:
         """What the shared state knows of each block. Errors: TierError."""
         return await asyncio.get_running_loop().run_in_executor(self._lookups, self.redis.lookup, hashes)
 
+    # What a drain asks.
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is admitted; from before the first engine on, if so set."""
+        return self._draining
+
+    @draining.setter
+    def draining(self, draining: bool) -> None:
+        self._draining = draining
+        if self._built is not None:
+            self._built.core.draining = draining
+
+    def by_depth(self, hashes: Sequence[BlockHash]) -> list[BlockHash]:
+        """Those of them that are here, the shallowest first."""
+        if self._built is None:
+            return []
+        core = self._built.core
+        held = [(core.table[b].depth, h) for h in hashes if (b := core.index.find(h)) is not None]
+        return [block_hash for _, block_hash in sorted(held)]
+
+    async def copied(self, *, timeout_s: float) -> bool:
+        """Until no copy is under way and nothing that was copied waits for Redis; False if that takes longer."""
+        if self._built is None:
+            return True
+        core, ends_at = self._built.core, self.clock.now() + timeout_s
+        while core.recalled or core.leaving:
+            left = ends_at - self.clock.now()
+            if left <= 0:
+                return False
+            await self.progressed(left)
+        return await asyncio.to_thread(self._built.driver.written, timeout_s=ends_at - self.clock.now())
+
     # What the cluster's tasks ask.
 
     def set_policies(self, policies: Mapping[TenantId, TenantPolicy]) -> None:
-        self._policies = policies
+        self.policies = policies
+        self._bind()
+
+    def set_shares(self, shares: Mapping[TenantId, Share]) -> None:
+        self.shares = shares
+        self._bind()
+
+    def _bind(self) -> None:
         if self._built is not None:
-            self._built.core.set_policies(policies)
+            self._built.core.set_policies(self.policies, self.shares)
             self._pump()
 
     def drain_events(self) -> DirectoryEvents:
@@ -336,18 +444,20 @@ class HotTier:
         """Once in a while: end leases whose time is over, and work ahead of need."""
         if self._built is not None:
             expire(self._built.core, self.clock.now())
+            self._built.core.sources.keep(self.live_peers)
             self._pump()
 
     def stats(self) -> NodeStats:
         if self._built is None:
-            return NodeStats(engines=len(self._engines))
+            return NodeStats(engines=len(self._engines), drain=self.drain)
         built = self._built
-        return node_stats(
+        stats = node_stats(
             built.core,
             engines=len(self._engines),
             layout=built.scope.layout.describe(),
             scopes=sorted({encode_scope(scope) for scope in self._engines.values()}),
         )
+        return msgspec.structs.replace(stats, drain=self.drain, prefixes=self.prefixes)
 
     def blocks_by_state(self) -> dict[str, int]:
         if self._built is None:
@@ -357,6 +467,10 @@ class HotTier:
     @property
     def pool(self) -> BlockPool | None:
         return None if self._built is None else self._built.pool
+
+    @property
+    def plans(self) -> PlanCounters:
+        return PlanCounters() if self._built is None else self._built.core.plans.copy()
 
     @property
     def copies_dropped(self) -> int:
@@ -384,9 +498,18 @@ class HotTier:
         return self._built.core
 
     def _build(self, scope: ModelScope, core: CacheCore, pool: BlockPool) -> Built:
-        core.set_policies(self._policies)  # they may have changed while it was made
+        core.set_policies(self.policies, self.shares)  # they may have changed while it was made
+        core.draining = self._draining
         loop = asyncio.get_running_loop()
-        return build(scope, core, pool, redis=self.redis, peers=self.peers, notify=lambda: _wake(loop, self._pump))
+        return build(
+            scope,
+            core,
+            pool,
+            redis=self.redis,
+            peers=self.peers,
+            notify=lambda: _wake(loop, self._pump),
+            why=self.why,
+        )
 
     def _share_events(self, core: CacheCore, journal: HotJournal) -> Future[bool]:
         """One drained batch to both: the journal now, the directory when it asks."""
@@ -397,10 +520,16 @@ class HotTier:
 
     def _pump(self) -> None:
         if self._built is not None:
-            pump(self._built.core, self._built.handoff)
-            self._progress.set()
+            pump(self._built.core, self._built.handoff, now=self.clock.now())
+            self._turned(self._built.core)
 
-    async def _progressed(self, timeout_s: float) -> None:
+    def _turned(self, core: CacheCore) -> None:
+        """A turn of the seam is over: who waits for one goes on, and what happened is remembered."""
+        self._progress.set()
+        if self.why is not None and core.why is not None:
+            self.why.turn(core.why.take())
+
+    async def progressed(self, timeout_s: float) -> None:
         """Until the next turn of the seam, or the timeout."""
         self._progress.clear()
         try:

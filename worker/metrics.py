@@ -9,9 +9,12 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tiered.cluster.announcing import AnnouncingCounters
+from tiered.core.fetch_plan import PlanCounters
 from tiered.tiers.peer import PeerCounters
 from tiered.tiers.redis.tier import RedisTierCounters
-from tiered.types import NodeStats, TenantStats
+from tiered.types import NodeRates, NodeStats, TenantStats
+from worker.copies_metrics import CopiesSnapshot, copies_families
 from worker.journal import JournalSnapshot
 from worker.peer_server import PeerServerCounters
 
@@ -32,6 +35,10 @@ class WorkerSnapshot:
     redis: RedisTierCounters
     peers: PeerCounters
     served: PeerServerCounters
+    plans: PlanCounters
+    announcing: AnnouncingCounters
+    unannounced_blocks: int
+    copies: CopiesSnapshot
 
 
 class WorkerCollector(Collector):
@@ -51,7 +58,7 @@ class WorkerCollector(Collector):
             {(snapshot.node, snapshot.version): 1.0},
             ("node", "version"),
         )
-        yield _gauge("tiered_worker_epoch", "Epoch of this life", {(): float(snapshot.epoch)}, ())
+        yield _gauge("tiered_worker_epoch", "Epoch of this life; 0 while fenced", {(): float(snapshot.epoch)}, ())
         yield _gauge(
             "tiered_worker_redis_connected", "1 while the shared state answers", {(): float(snapshot.connected)}, ()
         )
@@ -70,10 +77,25 @@ class WorkerCollector(Collector):
             {(): snapshot.copies_dropped},
             (),
         )
+        yield from _directory_families(snapshot.announcing, snapshot.unannounced_blocks)
         if snapshot.journal is not None:
             yield from _journal_families(snapshot.journal)
+        yield from _plan_families(snapshot.plans, snapshot.stats.rates)
         yield from _redis_families(snapshot.redis)
+        yield from copies_families(snapshot.copies, _capped(snapshot.stats.tenants), snapshot.redis.replicated)
         yield _counter("tiered_peer_fetched_blocks", "Blocks fetched from peers", {(): snapshot.peers.blocks}, ())
+        yield _counter(
+            "tiered_peer_received_bytes",
+            "Payload bytes received from peers, good or not",
+            {(): snapshot.peers.received_bytes},
+            (),
+        )
+        yield _counter(
+            "tiered_peer_fetch_seconds",
+            "Time spent in fetches from peers, summed over those that ran side by side",
+            {(): snapshot.peers.busy_s},
+            (),
+        )
         yield _counter(
             "tiered_peer_missed_blocks",
             "Blocks a peer was asked for in vain, by reason",
@@ -82,7 +104,12 @@ class WorkerCollector(Collector):
         )
         yield _counter("tiered_peer_sent_blocks", "Blocks sent to peers", {(): snapshot.served.sent_blocks}, ())
         yield _counter("tiered_peer_sent_bytes", "Bytes sent to peers", {(): snapshot.served.sent_bytes}, ())
-        yield _counter("tiered_peer_refused", "Peer connections refused", {(): snapshot.served.refused}, ())
+        yield _counter(
+            "tiered_peer_refused",
+            "Connections and requests of peers that were refused, by reason",
+            {(reason,): n for reason, n in snapshot.served.refused.items()},
+            ("reason",),
+        )
 
 
 def _tenant_families(tenants: Mapping[str, TenantStats]) -> Iterable[Metric]:
@@ -109,6 +136,70 @@ def _tenant_families(tenants: Mapping[str, TenantStats]) -> Iterable[Metric]:
     ):
         values: dict[tuple[str, ...], int] = {(tenant,): getattr(stats, field) for tenant, stats in tenants.items()}
         yield _counter(f"tiered_{name}_blocks", what, values, ("tenant",))
+
+
+def _plan_families(plans: PlanCounters, rates: NodeRates) -> Iterable[Metric]:
+    yield _counter(
+        "tiered_fetch_plans",
+        "Prompts of which peers or Redis had more, by what was decided",
+        {(decision.value,): n for decision, n in plans.decisions.items()},
+        ("decision",),
+    )
+    yield _counter(
+        "tiered_fetch_seconds",
+        "How long the fetches that were decided on were expected to take, and took",
+        {("expected",): plans.expected_s, ("measured",): plans.measured_s},
+        ("kind",),
+    )
+    yield _counter(
+        "tiered_fetch_out_of_patience", "Fetches not waited for to their end", {(): plans.out_of_patience}, ()
+    )
+    yield _counter("tiered_fetch_probes", "Fetches to see how fast a slow source is by now", {(): plans.probes}, ())
+    measured = {("peer",): rates.peers, ("redis",): rates.redis}
+    yield _gauge(
+        "tiered_source_latency_seconds",
+        "Measured latency of a fetch",
+        {kind: rate.latency_s for kind, rate in measured.items()},
+        ("source",),
+    )
+    yield _gauge(
+        "tiered_source_bytes_per_second",
+        "Measured bandwidth of fetches; 0 while there were none",
+        {kind: rate.bytes_per_s for kind, rate in measured.items()},
+        ("source",),
+    )
+    yield _gauge("tiered_source_waiting_seconds", "Work that waits at the sources", {(): rates.waiting_s}, ())
+    yield _gauge(
+        "tiered_prefill_tokens_per_second",
+        "How fast the engines compute prompts; 0 while none has said",
+        {(): rates.prefill_tokens_per_s},
+        (),
+    )
+
+
+def _directory_families(counters: AnnouncingCounters, unannounced: int) -> Iterable[Metric]:
+    yield _counter(
+        "tiered_directory_announced_blocks",
+        "Blocks that came or left and of which the directory has heard",
+        {(): counters.announced_blocks},
+        (),
+    )
+    yield _gauge("tiered_directory_unannounced_blocks", "Blocks it has yet to hear of", {(): float(unannounced)}, ())
+    yield _counter(
+        "tiered_directory_repairs",
+        "Partitions of the directory that differed from what is here and were put right",
+        {(): counters.repairs},
+        (),
+    )
+    yield _counter(
+        "tiered_directory_repaired_blocks", "Blocks that were wrong there", {(): counters.repaired_blocks}, ()
+    )
+    yield _counter(
+        "tiered_directory_refreshed_blocks",
+        "Blocks announced again in case their stamps were lost",
+        {(): counters.refreshed_blocks},
+        (),
+    )
 
 
 def _journal_families(journal: JournalSnapshot) -> Iterable[Metric]:
@@ -171,6 +262,7 @@ def _capped(tenants: Mapping[str, TenantStats]) -> dict[str, TenantStats]:
             evicted_blocks=sofar.evicted_blocks + more.evicted_blocks,
             demoted_blocks=sofar.demoted_blocks + more.demoted_blocks,
             refused_blocks=sofar.refused_blocks + more.refused_blocks,
+            seconds=sofar.seconds.plus(more.seconds),
         )
     return shown
 
@@ -182,7 +274,7 @@ def _gauge(name: str, what: str, values: Mapping[tuple[str, ...], float], labels
     return family
 
 
-def _counter(name: str, what: str, values: Mapping[tuple[str, ...], int], labels: tuple[str, ...]) -> Metric:
+def _counter(name: str, what: str, values: Mapping[tuple[str, ...], float], labels: tuple[str, ...]) -> Metric:
     family = CounterMetricFamily(name, what, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from tiered.addresses import SOCKET_PATH_BYTES_MAX, is_loopback
-from tiered.config import LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
+from tiered.config import ByteSize, LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
 
 ENV_PREFIX: Final = "TIERED_WORKER_"
 
@@ -60,6 +60,9 @@ class ClusterSettings(SettingsGroup):
     announce_interval_s: Seconds = 0.05
     peer_timeout_s: Seconds = 2.0
     """Of one step of a fetch from a peer."""
+    drain_on_stop_s: float = Field(default=0.0, ge=0, le=86_400)
+    """For how long an orderly stop may first move to Redis what no other node has; 0: it does not. Keep it, and four
+    seconds, below what the one who stops it waits before it kills."""
 
     @field_validator("heartbeat_s")
     @classmethod
@@ -81,12 +84,22 @@ class JournalSettings(SettingsGroup):
     """Keep pool and journal after an orderly stop too, as after a kill."""
 
 
+class WhySettings(SettingsGroup):
+    """What this node remembers of what happened to blocks, for ``tiered why``."""
+
+    events_max: int = Field(default=50_000, ge=100, le=10_000_000)
+    """An event of several blocks counts once for each."""
+    bytes_max: ByteSize = 32 << 20
+    """Of memory; whichever bound is met first counts."""
+
+
 class Settings(SettingsGroup):
     cluster: ClusterSettings = ClusterSettings()
     node: NodeSettings = Field(default_factory=NodeSettings)
     pool: PoolSettings = PoolSettings()
     redis: RedisSettings = RedisSettings()
     journal: JournalSettings = JournalSettings()
+    why: WhySettings = WhySettings()
     log: LogSettings = LogSettings()
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -15,9 +15,11 @@ from typing import Final
 from tiered.core.origins import origins_of
 from tiered.core.warm import open_warm, wanted
 from tiered.errors import TierError
+from tiered.jobs import PeerAddress
 from tiered.journal.chains import Chain, hottest_chains
 from tiered.journal.journal import BATCH_S
 from tiered.log import get_logger
+from tiered.types import NodeId
 from worker.hot_tier import LEND_LEASE_S, OWN_CONNECTION, HotTier
 from worker.journal import HotJournal
 
@@ -31,6 +33,8 @@ MISSES_MAX: Final = 64
 
 USES_EVERY: Final = 10
 """Turns between two reports of uses: they change what is warm, not what is right."""
+
+NOBODY: Final[Mapping[NodeId, PeerAddress]] = {}
 
 _log = get_logger("worker.journal")
 
@@ -82,9 +86,11 @@ class JournalTask:
                 return
 
 
-async def bring(hot: HotTier, chain: Chain, *, deadline_s: float) -> int | None:
-    """Bring the next blocks of a chain from Redis into free slots; how many came. None where it is over: an engine
-    needs the room, or Redis does not answer."""
+async def bring(
+    hot: HotTier, chain: Chain, *, deadline_s: float, live: Mapping[NodeId, PeerAddress] = NOBODY
+) -> int | None:
+    """Bring the next blocks of a chain from Redis, or from those nodes, into free slots; how many came. None where it
+    is over: an engine needs the room, or Redis does not answer."""
     core, tenant = hot.core, chain.tenants[0]
     if not hot.has_room:
         return None
@@ -99,7 +105,7 @@ async def bring(hot: HotTier, chain: Chain, *, deadline_s: float) -> int | None:
         core,
         chain.hashes,
         below,
-        origins_of(whereabouts, live={}),
+        origins_of(whereabouts, live=live),
         tenant=tenant,
         scope_id=chain.scope_id,
         connection=OWN_CONNECTION,

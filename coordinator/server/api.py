@@ -8,6 +8,7 @@ from coordinator.metrics import build_registry
 from coordinator.server import (
     access,
     blocks,
+    clear,
     drain,
     evictions,
     health,
@@ -44,7 +45,7 @@ def build_api(services: Services) -> FastAPI:
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, credentials=services.credentials)
     install_error_handlers(app)
-    for resource in (tenants, pins, access, nodes, drain, usage, prefixes, route, blocks, evictions, leader):
+    for resource in (tenants, pins, access, nodes, drain, usage, prefixes, route, blocks, clear, evictions, leader):
         app.include_router(resource.router, dependencies=[Depends(caller_of)])
     app.include_router(health.router)
     app.include_router(login.router)

@@ -36,7 +36,7 @@ class NodeBody(BaseModel):
     block_bytes: int
     engines: int = Field(description="Engines attached to the worker; 0 to a tenant's token.")
     layout: str
-    scopes: list[str] = Field(description="What the attached engines share by, each as JSON; none to a tenant's token.")
+    scopes: list[str] = Field(description="Of the attached engines, each as JSON; none to a tenant's token.")
     pid: int
     hot_bytes: int
     version: str

@@ -17,6 +17,7 @@ from coordinator.view.follower import MirrorFacts
 from coordinator.view.keeper import ViewKeeper
 from coordinator.view.mirror import Mirror
 from tiered.cluster.audit import Findings
+from tiered.cluster.clears import Clears
 from tiered.cluster.drains import Drains
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
@@ -31,6 +32,7 @@ class Services:
     credentials: Credentials
     ledger: RedisLedger
     drains: Drains
+    clears: Clears
     findings: Callable[[], Findings | None] = lambda: None
     """Of the last whole audit of the Redis tier."""
     explainer: Explainer | None = None

@@ -12,11 +12,13 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coordinator.server.auth import CHANGE, SeenTenant, TenantPath, ViewDep, unknown_tenant
+from coordinator.server.clear import clear_everywhere
 from coordinator.server.errors import ApiError, invalid, responses
 from coordinator.server.promises import Capacity, overpromise, rooms_of
 from coordinator.server.services import Services, ServicesDep
 from coordinator.server.usage import TokensBody, tokens_body
 from coordinator.view.snapshot import ClusterView, TenantView
+from tiered.cluster.clears import ClearRequest
 from tiered.tenancy.policy import DEFAULT_TENANT, Blocks, Bytes, Copies, RedisCodec, TenantPolicy
 from tiered.types import TenantId
 
@@ -156,10 +158,11 @@ class ClearedBody(BaseModel):
     blocks: int = Field(description="Blocks in Redis that the tenant let go of; what others use too stays for them.")
 
 
-@router.delete("/{tenant}/blocks", responses=responses(401, 503), **CHANGE)
+@router.delete("/{tenant}/blocks", responses=responses(401, 429, 503), **CHANGE)
 def clear_tenant(name: TenantPath, services: ServicesDep) -> ClearedBody:
-    """Let a tenant go of all its blocks in Redis. Those in the nodes' pools stay until they are evicted."""
-    return ClearedBody(blocks=services.ledger.clear(TenantId(name)))
+    """Let a tenant go of all its blocks: those in Redis now, those in the nodes' pools within a second. As POST
+    /v1/clear."""
+    return ClearedBody(blocks=clear_everywhere(ClearRequest("tenant", name), services))
 
 
 def _require_named(name: str, services: Services) -> TenantPolicy:

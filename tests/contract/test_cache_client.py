@@ -225,6 +225,43 @@ def test_a_token_that_is_none_is_refused_and_nothing_is_stored(make_rig: MakeRig
     assert take(client, prompt(1, 2)) == Counter()
 
 
+@pytest.mark.parametrize(
+    ("n_tokens", "took_s"),
+    [
+        (2_000, 0.5),
+        (0, 0.5),
+        (-1, 1.0),
+        (63, 1.0),
+        (2_000, 0.0),
+        (2_000, float("nan")),
+        (2_000, float("inf")),
+        (1 << 80, 1.0),
+    ],
+)
+def test_a_report_of_how_long_the_engine_computed_costs_nothing_however_absurd(
+    make_rig: MakeRig, n_tokens: int, took_s: float
+) -> None:
+    client = make_rig().client
+    save(client, prompt(1, 3))
+    client.note_prefill(n_tokens=n_tokens, took_s=took_s)
+    assert take(client, prompt(1, 3)) == Counter({Source.HOT: 3})
+
+
+def test_what_would_take_longer_to_fetch_than_to_compute_is_computed(make_rig: MakeRig) -> None:
+    """Of an engine that computes a hundred million tokens a second."""
+    rig = make_rig(n_blocks=8)
+    save(rig.client, prompt(1, 6))
+    save(rig.client, prompt(2, 8))
+    until(lambda: rig.in_redis() >= 6, "the first prompt is in Redis")
+    assert take(rig.client, prompt(1, 6)) == Counter({Source.REDIS: 6})  # by which Redis is measured
+    save(rig.client, prompt(2, 8))
+    until(lambda: rig.client.match(prompt(1, 6), tenant=TENANT).n_redis == 6, "nothing of it is hot")
+    rig.client.note_prefill(n_tokens=1_000_000, took_s=0.011)
+    match = rig.client.match(prompt(1, 6), tenant=TENANT)
+    assert match.n_redis < 6
+    assert rig.client.release(match, used_tokens=0)
+
+
 def test_a_prefix_that_another_is_writing_is_left_to_it(make_rig: MakeRig) -> None:
     rig = make_rig()
     seen = []

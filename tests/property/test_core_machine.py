@@ -255,6 +255,11 @@ class CoreMachine(RuleBasedStateMachine):
         reserved = reserved if limit is None else min(reserved, limit)
         self.world.limit(tenant, limit, hot_reserved_blocks=reserved, weight=weight, over_quota=over_quota)
 
+    @rule(tokens_per_s=st.sampled_from([10.0, 1e4]))
+    def engine_reports(self, tokens_per_s: float) -> None:
+        """From then on what is below is planned, and slow sources are probed."""
+        self.core.prefill.note(100, 100 / tokens_per_s)
+
     # Movers.
 
     @rule()
@@ -262,16 +267,23 @@ class CoreMachine(RuleBasedStateMachine):
         pump(self.core, self.world.seam)
 
     @precondition(lambda self: self.world.seam.fetches)
-    @rule(which=pick, good=st.just(-1) | st.integers(0, (1 << 14) - 1), pumped=st.booleans())
-    def answer(self, which: int, good: int, pumped: bool) -> None:
+    @rule(
+        which=pick,
+        good=st.just(-1) | st.integers(0, (1 << 14) - 1),
+        took_s=st.sampled_from([0.0, 0.001, 0.1, 5.0]),
+        pumped=st.booleans(),
+    )
+    def answer(self, which: int, good: int, took_s: float, pumped: bool) -> None:
         """Any job, with any part of it good; the host may be slow to look."""
         job = self.world.seam.fetches.pop(which % len(self.world.seam.fetches))
         for block_id, block_hash in zip(job.block_ids, job.hashes, strict=True):
             record = self.core.table[block_id]
-            assert (record.state, record.block_hash) == (BlockState.FILLING, block_hash), "a slot left its mover"
+            is_stray = block_id in self.core.strays.get(job.ticket, ())
+            assert record.state is BlockState.FILLING, "a slot left its mover"
+            assert is_stray or record.block_hash == block_hash, "a slot holds another block"
         here = [h if good >> i & 1 else None for i, h in enumerate(job.hashes)]
         self.ever_whole.update(h for h in here if h is not None)
-        done = FetchDone(job.ticket, tuple(h and checksum(h) for h in here))
+        done = FetchDone(job.ticket, tuple(h and checksum(h) for h in here), took_s)
         self.finish(done, pumped)
 
     @precondition(lambda self: self.world.seam.copies)
@@ -328,7 +340,8 @@ class CoreMachine(RuleBasedStateMachine):
             assert answered | set(op.arrived) <= set(op.slots)
         slots = [b for op in self.core.loads.values() for b in op.slots.values()]
         engines = [b for lease in self.core.leases.values() for b in lease.filling]
-        assert sorted(slots + engines) == sorted(self.core.filling.values())
+        strays = [b for block_ids in self.core.strays.values() for b in block_ids]
+        assert sorted(slots + engines + strays) == sorted(self.core.filling.values())
 
     @invariant()
     def copies_under_way_are_bounded(self) -> None:
@@ -356,6 +369,7 @@ class CoreMachine(RuleBasedStateMachine):
             seam.copies.clear()
         check_core(core)
         assert core.leases == core.loads == core.filling == core.fetching == core.leaving == core.recalled == {}
+        assert core.strays == {}
         assert sum(record.pins for record in core.table.records) == 0
         resident = core.blocks_in(BlockState.READY)
         assert resident + core.blocks_in(BlockState.FREE) == N_BLOCKS

@@ -7,7 +7,7 @@ ConfigError sentence.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 from urllib.parse import quote, urlsplit
@@ -44,6 +44,14 @@ class _Tenants(msgspec.Struct, frozen=True):
     tenants: list[Tenant]
 
 
+class _Cleared(msgspec.Struct, frozen=True):
+    redis_blocks: int
+
+
+class _Pinned(msgspec.Struct, frozen=True):
+    blocks: int
+
+
 class _Nodes(msgspec.Struct, frozen=True):
     nodes: list[Node]
 
@@ -58,7 +66,7 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 T = TypeVar("T")
-Verb = Literal["GET", "POST", "PATCH", "DELETE"]
+Verb = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 class NotFound(ConfigError):
@@ -137,9 +145,19 @@ class CoordinatorClient:
     def delete_tenant(self, name: str) -> None:
         self._send("DELETE", _tenant_path(name), None)
 
-    def clear_tenant(self, name: str) -> None:
-        """Let the tenant go of all its blocks in Redis."""
-        self._send("DELETE", f"{_tenant_path(name)}/blocks", None)
+    def clear(self, what: Mapping[str, object]) -> int:
+        """what: ``{"tenant": NAME}``, ``{"prefix": HASH}`` or ``{"scope": ID}``. How many blocks Redis let go of."""
+        return self._call("POST", "/v1/clear", _Cleared, body=what).redis_blocks
+
+    def pin(self, tenant: str, hashes: Sequence[str], *, lease_s: float) -> int:
+        """How many of a prefix's blocks Redis has and keeps for so long."""
+        body = {"hashes": list(hashes), "lease_s": lease_s}
+        return self._call("PUT", f"{_tenant_path(tenant)}/pins", _Pinned, body=body).blocks
+
+    def unpin(self, tenant: str, hashes: Sequence[str]) -> int:
+        return self._call(
+            "POST", f"{_tenant_path(tenant)}/pins/release", _Pinned, body={"hashes": list(hashes)}
+        ).blocks
 
     def create_token(self, tenant: str, *, label: str = "", expires_s: float | None = None) -> NewAccessToken:
         return self._call("POST", _tokens_path(tenant), NewAccessToken, body={"label": label, "expires_s": expires_s})

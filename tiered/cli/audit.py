@@ -1,7 +1,6 @@
-"""``tiered check``, ``sweep`` and ``clear``: whether the books of the Redis tier are true, putting them right, and
-taking things out.
+"""``tiered check`` and ``sweep``: whether the books of the Redis tier are true, and putting them right.
 
-All talk to Redis itself, so they work with no coordinator running.
+Both talk to Redis itself, so they work with no coordinator running.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ from tiered.cli.output import JsonFlag, human_bytes, human_count, print_json, pr
 from tiered.cli.redis_check import check_redis
 from tiered.cluster.agreement import keys_in_use
 from tiered.cluster.audit import Auditor, Findings
-from tiered.cluster.clearing import clear_prefix, clear_scope
 from tiered.cluster.connection import connect
-from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
 from tiered.config import RedisSettings
 from tiered.errors import ConfigError
-from tiered.types import HASH_BYTES, BlockHash, TenantId
 
 EXIT_NOT_CONSERVED: Final = 1
 
@@ -55,44 +51,8 @@ def sweep_command(redis_url: RedisUrl = None, namespace: Namespace = None, json:
     _print(_walk(redis_url, namespace, settle=True), json=json)
 
 
-def clear_command(
-    tenant: Annotated[str | None, typer.Option(help="Let this tenant go of all its blocks.")] = None,
-    prefix: Annotated[str | None, typer.Option(metavar="HASH", help="A block, in hex, and what hangs on it.")] = None,
-    scope: Annotated[str | None, typer.Option(metavar="ID", help="All blocks of a scope, by its id in hex.")] = None,
-    redis_url: RedisUrl = None,
-    namespace: Namespace = None,
-) -> None:
-    """Take blocks out of the Redis tier; those in the nodes' pools stay until they are evicted."""
-    asked = {"--tenant": tenant, "--prefix": prefix, "--scope": scope}
-    given = {flag: text for flag, text in asked.items() if text is not None}
-    if len(given) != 1:
-        raise ConfigError("clear: say what, by exactly one of --tenant, --prefix and --scope", field="clear")
-    [(flag, text)] = given.items()
-    what = b"" if flag == "--tenant" else _digest(flag, text)
-    settings = _settings(redis_url, namespace)
-    with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client:
-        keys = keys_in_use(client, settings.namespace)
-        if flag == "--tenant":
-            n_blocks = RedisLedger(client, keys).clear(TenantId(text))
-        elif flag == "--prefix":
-            n_blocks = clear_prefix(client, keys, BlockHash(what))
-        else:
-            n_blocks = clear_scope(client, keys, what)
-    typer.echo(f"cleared {human_count(n_blocks)} blocks")
-
-
-def _digest(flag: str, text: str) -> bytes:
-    try:
-        digest = bytes.fromhex(text)
-    except ValueError:
-        digest = b""
-    if len(digest) != HASH_BYTES:
-        raise ConfigError(f"{flag}: {text!r} is not {2 * HASH_BYTES} hexadecimal digits", field=flag)
-    return digest
-
-
 def _walk(redis_url: str | None, namespace: str | None, *, settle: bool) -> Findings:
-    settings = _settings(redis_url, namespace)
+    settings = redis_settings(redis_url, namespace)
     with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client:
         keys = keys_in_use(client, settings.namespace)
         policies = Tenants(client, keys).policies()
@@ -106,7 +66,7 @@ def _walk(redis_url: str | None, namespace: str | None, *, settle: bool) -> Find
     return findings
 
 
-def _settings(redis_url: str | None, namespace: str | None) -> RedisSettings:
+def redis_settings(redis_url: str | None, namespace: str | None) -> RedisSettings:
     """Errors: ConfigError when there is neither a flag nor a cluster, or nothing answers there."""
     state = read_cluster_file()
     url = redis_url or (state.redis_url if state else None)

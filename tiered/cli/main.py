@@ -14,12 +14,14 @@ import typer
 
 from tiered import __version__
 from tiered.cli.access import offer_access_options
-from tiered.cli.audit import check_command, clear_command, sweep_command
+from tiered.cli.audit import check_command, sweep_command
+from tiered.cli.clear import clear_command
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
 from tiered.cli.drain import drain_command
 from tiered.cli.evictions import evictions_command
 from tiered.cli.nodes import nodes_command
+from tiered.cli.pins import pin_command, unpin_command
 from tiered.cli.plan import plan_command
 from tiered.cli.prefixes import prefixes_command
 from tiered.cli.route import route_command
@@ -59,6 +61,8 @@ app.command("evictions")(evictions_command)
 app.command("check")(check_command)
 app.command("sweep")(sweep_command)
 app.command("clear")(clear_command)
+app.command("pin")(pin_command)
+app.command("unpin")(unpin_command)
 app.command("doctor")(doctor_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)

@@ -19,10 +19,11 @@ from tiered.core.allocate import Grant, Shortfall
 from tiered.core.commit import commit
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
-from tiered.core.match import match, note_origins, open_lease
+from tiered.core.match import match, open_lease
 from tiered.core.options import core_options, pool_blocks
 from tiered.core.origins import origins_of
-from tiered.core.promote import detach, start_load
+from tiered.core.planning import end_load, plan_fetch, time_for
+from tiered.core.promote import start_load
 from tiered.core.pump import pump, take
 from tiered.core.release import expire, release
 from tiered.core.requests import close_session, saving
@@ -54,7 +55,9 @@ class LocalClient:
         self.core = CacheCore(options, self._pool.n_blocks)
         self._changed = threading.Condition()
         self._handoff = Handoff(queue_jobs_max=256, notify=self._wake)
-        self._driver = Driver(self._pool, self._handoff, redis=redis, peers=None, staging_blocks=options.leaving_max)
+        self._driver = Driver(
+            self._pool, self._handoff, redis=redis, peers=None, n_fetchers=3, staging_blocks=options.leaving_max
+        )
         self._sequences = SequenceHost(self.core, self._pool, self._handoff, self._changed, _CONNECTION)
 
     @property
@@ -117,10 +120,12 @@ class LocalClient:
             return 0
         origins = origins_of(whereabouts, live={})
         with self._changed:
-            return note_origins(lease, origins)[1]
+            found = plan_fetch(self.core, lease, origins, now=self._clock.now())
+            pump(self.core, self._handoff, now=self._clock.now())
+            return found[1]
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
-        ends_at = time.monotonic() + deadline_s
+        began = time.monotonic()
         with self._changed:
             try:
                 lease = self._lease(match.lease)
@@ -128,12 +133,12 @@ class LocalClient:
                 return Loaded()
             if lease.origins:
                 op = start_load(self.core, lease)
-                pump(self.core, self._handoff)
+                pump(self.core, self._handoff, now=self._clock.now())
+                ends_at = began + time_for(lease, asked_s=deadline_s)
                 while not op.done and (left := ends_at - time.monotonic()) > 0:
                     self._changed.wait(left)
-                    pump(self.core, self._handoff)
-                if not op.done:
-                    detach(self.core, op)
+                    pump(self.core, self._handoff, now=self._clock.now())
+                end_load(self.core, lease, op, asked_s=deadline_s, took_s=time.monotonic() - began)
             records = self.core.table.records
             return Loaded(
                 block_ids=tuple(lease.pinned),
@@ -176,6 +181,10 @@ class LocalClient:
             with self._changed:
                 release(self.core, lease, used_tokens=0, now=self._clock.now())
                 pump(self.core, self._handoff)
+
+    def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
+        with self._changed:
+            self.core.prefill.note(n_tokens, took_s)
 
     def close_session(self, session: str, *, tenant: TenantId) -> None:
         with self._changed:

@@ -115,6 +115,10 @@ class CacheClient(Protocol):
     ) -> Saved:
         """Store the full blocks of ``tokens`` that are not here yet; waits for room at most ``wait_s`` in all."""
 
+    def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
+        """The engine computed n_tokens of a prompt in took_s: what fetching has to beat. What was loaded is not
+        counted; what cannot be a measurement, or is too short for one, is left out."""
+
     def close_session(self, session: str, *, tenant: TenantId) -> None:
         """The conversation that hints named so is over; its blocks need not be kept for its sake."""
 

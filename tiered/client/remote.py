@@ -21,6 +21,7 @@ from tiered.client.port import Fill, Loaded, Match, Saved
 from tiered.client.saving import run_save
 from tiered.core.allocate import Grant, Shortfall
 from tiered.errors import LayoutMismatch, ProtocolError, TieredError, TierUnavailable
+from tiered.estimate.prefill import is_measurement
 from tiered.hashing.chain import Extras, chain_hashes, join_hashes
 from tiered.hashing.scope import ModelScope, scope_id, tenant_label
 from tiered.layout import KvLayout
@@ -45,6 +46,8 @@ from tiered.wire.messages import (
     Matched,
     Open,
     Opened,
+    Prefilled,
+    PrefillNoted,
     Release,
     Released,
     SessionClosed,
@@ -209,6 +212,13 @@ class RemoteClient:
             finally:
                 ended = Release(lease=lease, used_tokens=0)
                 self._call(ended, Released, lambda reply: reply.held, timeout_s=timeout_s)
+
+    def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
+        if not is_measurement(n_tokens, took_s):
+            return
+        with self._lock:
+            report = Prefilled(n_tokens=n_tokens, took_s=took_s)
+            self._call(report, PrefillNoted, lambda _: None, timeout_s=self._options.call_timeout_s)
 
     def close_session(self, session: str, *, tenant: TenantId) -> None:
         with self._lock:

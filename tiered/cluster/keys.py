@@ -180,6 +180,14 @@ class Keys:
         """Hash: node id -> the epoch of the life that is asked to drain."""
         return f"{self._cluster}drains".encode()
 
+    def clears(self) -> bytes:
+        """Hash: number of a request -> JSON of what is to be cleared everywhere, until it is."""
+        return f"{self._cluster}clears".encode()
+
+    def clear_numbers(self) -> bytes:
+        """Integer: the last number given to such a request."""
+        return f"{self._cluster}clears-n".encode()
+
     def access_tokens(self) -> bytes:
         """Hash: SHA-256 of a bearer token, hex -> JSON of what it allows."""
         return f"{self._cluster}tokens".encode()

@@ -70,6 +70,7 @@ def check_sequences(core: CacheCore) -> Counter[BlockId]:
             held[sequence.copy.source] += 1
             target, at = sequence.copy.target, sequence.n_written // size
             require(sequence.block_ids[at] == target, f"{name} copies to block {target}, which is not its open one")
-    opened = {i for block_hash, i in core.filling.items() if len(block_hash) != HASH_BYTES}
+    strays = {block_id for block_ids in core.strays.values() for block_id in block_ids}
+    opened = {i for block_hash, i in core.filling.items() if len(block_hash) != HASH_BYTES} - strays
     require(opened <= held.keys(), f"blocks {opened - held.keys()} are open for no sequence")
     return held

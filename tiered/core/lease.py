@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tiered.core.fetch_plan import FetchPlan
 from tiered.jobs import Origin
 from tiered.types import BlockHash, BlockId, LeaseId, Source, TenantId
 
@@ -18,7 +19,8 @@ class Lease:
                each was found. Of a save: what it has committed.
     filling:   blocks this request is writing, in chain order; they end with the connection, never by time, because
                the engine may be in the middle of a copy.
-    origins:   for the hashes after the hot ones, where each may be fetched from, nearest first.
+    origins:   for the hashes after the hot ones, where each may be fetched from, the first to be asked first.
+    plan:      why just these; None where all that may be had is fetched.
     has_grown: blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
     is_told:   a policy was told of its request and not yet of its end; output_tokens: of the answer, if known.
     gave:      how many blocks of whom have left so that this request could have the room.
@@ -36,6 +38,7 @@ class Lease:
     sources: list[Source] = field(default_factory=list)
     filling: list[BlockId] = field(default_factory=list)
     origins: dict[int, tuple[Origin, ...]] = field(default_factory=dict)
+    plan: FetchPlan | None = None
     has_grown: bool = False
     counted: bool = False
     is_told: bool = False

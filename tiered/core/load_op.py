@@ -18,6 +18,7 @@ class LoadOp:
     asked:       per index the origin that was asked last.
     outstanding: jobs under way and the indices each will answer.
     arrived:     checksum of what came and verified.
+    detached:    nobody waits for it any longer.
     """
 
     op_id: int
@@ -28,6 +29,7 @@ class LoadOp:
     asked: dict[int, Source] = field(default_factory=dict)
     outstanding: dict[Ticket, list[int]] = field(default_factory=dict)
     arrived: dict[int, bytes] = field(default_factory=dict)
+    detached: bool = False
     done: bool = False
 
     @property

@@ -30,6 +30,7 @@ def match(
     hints: Hints = NO_HINTS,
 ) -> Lease:
     """Pin what is hot and open the request's lease. Cost: about half a microsecond a block."""
+    core.now = max(core.now, now)
     lease = open_lease(
         core,
         hashes,
@@ -40,7 +41,7 @@ def match(
         expires_at=now + core.options.match_lease_s,
     )
     looked_up(core, lease, now=now, hints=hints)
-    run = core.index.match(hashes)
+    run = core.resident_run(hashes, scope_id)
     core.n_used += len(run)
     promise = core.promises.get(tenant)
     if promise is not None:

@@ -16,11 +16,18 @@ from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
 from tiered.core.match import pin_run
+from tiered.core.telling import tell_fetched, tell_missed
+from tiered.estimate.sources import REDIS, SourceKey
 from tiered.jobs import FetchDone, FetchJob, Origin
 from tiered.types import Source, Ticket
 
 FETCH_BLOCKS_MAX: Final = 32
 """Blocks of one job: enough to keep a socket busy, few enough that several sockets share a prefix."""
+
+
+def key_of(origin: Origin) -> SourceKey:
+    """What is known of an origin is known under this name: a peer is the same in its next life."""
+    return REDIS if origin.peer is None else SourceKey(origin.peer.node)
 
 
 def start_load(core: CacheCore, lease: Lease) -> LoadOp:
@@ -38,6 +45,16 @@ def start_load(core: CacheCore, lease: Lease) -> LoadOp:
 
 def apply_fetch(core: CacheCore, done: FetchDone) -> None:
     """Record what one job brought; the ops are stepped afterwards by :func:`step_all`."""
+    n_good = sum(checksum is not None for checksum in done.checksums)
+    core.sources.finished(
+        done.ticket,
+        n_bytes=n_good * core.options.block_bytes,
+        lacks_blocks=n_good < len(done.checksums),
+        took_s=done.took_s,
+        now=core.now,
+    )
+    for block_id in core.strays.pop(done.ticket, ()):
+        core.drop_filling(block_id)
     for op in core.loads.values():
         indices = op.outstanding.pop(done.ticket, None)
         if indices is not None:
@@ -86,7 +103,8 @@ def _commit_run(core: CacheCore, op: LoadOp, lease: Lease | None) -> None:
     block_ids = [op.slots.pop(index) for index in run]
     for index, block_id in zip(reversed(run), reversed(block_ids), strict=True):  # the parent is the youngest
         core.fetching.pop(core.table[block_id].block_hash, None)
-        core.become_ready(block_id, op.arrived.pop(index), is_below=op.asked[index] is Source.REDIS)
+        core.become_ready(block_id, op.arrived.pop(index), origin=op.asked[index])
+    tell_fetched(core, block_ids, [op.asked[index] for index in run])
     if lease is not None and run:
         pin_run(core, lease, block_ids, [op.asked[index] for index in run], arrived=True)
         lease.has_grown = True
@@ -97,6 +115,7 @@ def _retry_missing(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
     missing = [index for index in op.slots if index not in op.arrived]
     for index in missing:
         if not op.origins.get(index):
+            tell_missed(core, lease.hashes[index], lease.tenant, op.asked[index], behind=op.slots_end - index - 1)
             _drop_slots(core, op, from_index=index)
             op.origins = {i: choices for i, choices in op.origins.items() if i < index}
             break
@@ -109,7 +128,7 @@ def _follow_others(core: CacheCore, op: LoadOp, lease: Lease) -> None:
     """Blocks that somebody else made resident meanwhile are taken as they are."""
     while not op.slots and op.next_index < len(lease.hashes):
         block_id = core.index.find(lease.hashes[op.next_index])
-        if block_id is None:
+        if block_id is None or core.table[block_id].scope_id != lease.scope_id:
             return
         pin_run(core, lease, [block_id], [op.asked.get(op.next_index, Source.HOT)])
         op.next_index += 1
@@ -142,8 +161,8 @@ def _extend(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
 def _waits_for_others(core: CacheCore, op: LoadOp, lease: Lease, first: int) -> bool:
     """Whether the next block is being fetched already; what comes of it counts as coming from there."""
     index = first
-    while index < len(lease.hashes) and (source := core.fetching.get(lease.hashes[index])) is not None:
-        op.asked[index] = source
+    while index < len(lease.hashes) and (origin := core.fetching.get(lease.hashes[index])) is not None:
+        op.asked[index] = origin.source
         index += 1
     return index > first and bool(op.origins.get(first))
 
@@ -157,7 +176,9 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
             ticket = Ticket(core.next_id())
             op.outstanding[ticket] = part
             op.asked.update(dict.fromkeys(part, origin.source))
-            core.fetching.update((lease.hashes[index], origin.source) for index in part)
+            core.fetching.update((lease.hashes[index], origin) for index in part)
+            n_bytes = len(part) * core.options.block_bytes
+            core.sources.asked(ticket, key_of(origin), n_bytes=n_bytes, now=core.now)
             core.jobs.append(
                 FetchJob(
                     ticket=ticket,
@@ -188,5 +209,5 @@ def _finish(core: CacheCore, op: LoadOp) -> None:
 
 def detach(core: CacheCore, op: LoadOp) -> None:
     """The engine waits no longer. The op goes on until its jobs end, since movers may be writing into its slots."""
-    op.origins = {}
+    op.origins, op.detached = {}, True
     step(core, op)

@@ -23,11 +23,14 @@ class Seam(Protocol):
     def poll(self) -> list[Completion]: ...
 
 
-def pump(core: CacheCore, seam: Seam) -> None:
+def pump(core: CacheCore, seam: Seam, *, now: float | None = None) -> None:
     """Apply completions, move loads on, work ahead of need, and submit the jobs that follow.
 
     A job that the queue has no room for ends at once: a demotion becomes a plain eviction, a fetch a miss.
+    now: without it, what is measured of sources is measured less well.
     """
+    if now is not None:
+        core.now = max(core.now, now)
     for completion in seam.poll():
         if isinstance(completion, FetchDone):
             apply_fetch(core, completion)

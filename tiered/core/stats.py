@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore, TenantCounters
-from tiered.types import NodeStats, TenantStats
+from tiered.estimate.sources import REDIS
+from tiered.types import NodeRates, NodeStats, SecondUse, TenantId, TenantStats
+
+NO_SECONDS: Final = SecondUse()
 
 
 def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[str] = ()) -> NodeStats:
@@ -25,6 +29,10 @@ def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[s
             refused_blocks=counters.refused,
             reclaimed_blocks=counters.reclaimed,
             caused_blocks=counters.caused,
+            wanted_bytes=counters.wanted * core.options.block_bytes,
+            hot_limit_bytes=core.ledger.limit_bytes(TenantId(tenant)),
+            hot_reserved_bytes=core.ledger.reserved_bytes(TenantId(tenant)),
+            seconds=core.seconds.uses.get(TenantId(tenant), NO_SECONDS),
         )
     return NodeStats(
         pool_blocks=core.n_blocks,
@@ -34,4 +42,10 @@ def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[s
         layout=layout,
         tenants=tenants,
         scopes=tuple(scopes),
+        rates=NodeRates(
+            peers=core.sources.peers_rate(now=core.now),
+            redis=core.sources.rate(REDIS, now=core.now),
+            prefill_tokens_per_s=core.prefill.tokens_per_s,
+            waiting_s=core.sources.waiting_s(now=core.now),
+        ),
     )

@@ -5,6 +5,7 @@ import threading
 import pytest
 import redis
 
+from tiered.cluster.allotments import Allotments
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
 from tiered.cluster.tenants import Tenants
@@ -94,3 +95,36 @@ def test_of_many_creators_one_succeeds(tenants: Tenants) -> None:
         thread.join(10)
     assert sorted(created) == [False] * 5 + [True]
     assert tenants.revision() == 1
+
+
+def test_a_policy_that_cannot_be_read_is_named_and_costs_the_others_nothing(
+    redis_client: redis.Redis, redis_keys: Keys
+) -> None:
+    tenants, allotments = Tenants(redis_client, redis_keys), Allotments(redis_client, redis_keys)
+    tenants.create(TenantPolicy(tenant="blue", redis_limit_bytes=90))
+    tenants.create(TenantPolicy(tenant="red", redis_limit_bytes=50))
+    command(redis_client, "HSET", redis_keys.tenants(), "blue", '{"tenant": "blue", "colour": 7}')
+    policies, unreadable = tenants.readable()
+    assert set(policies) == {"default", "red"}
+    assert set(unreadable) == {"blue"}
+    assert "colour" in unreadable[TenantId("blue")]
+    assert tenants.replace(TenantPolicy(tenant="red", redis_limit_bytes=40))
+    assert not allotments.repair(), "and no round finds them amiss for ever"
+
+
+def test_what_is_given_back_never_takes_the_place_of_what_is_there(
+    redis_client: redis.Redis, redis_keys: Keys
+) -> None:
+    tenants = Tenants(redis_client, redis_keys)
+    old = TenantPolicy(tenant="default", redis_limit_bytes=1)
+    assert tenants.give_back([old]) == 1
+    tenants.replace(TenantPolicy(tenant="default", redis_limit_bytes=2))
+    revision = tenants.revision()
+    assert tenants.give_back([old]) == 0
+    assert tenants.give_back([]) == 0
+    assert tenants.revision() == revision
+    assert tenants.give_back([old, TenantPolicy(tenant="red"), TenantPolicy(tenant="blue")]) == 2
+    assert tenants.revision() == revision + 1, "all at once: who read some alone would take the others for unbounded"
+    found = tenants.get(TenantId("default"))
+    assert found is not None
+    assert found.redis_limit_bytes == 2

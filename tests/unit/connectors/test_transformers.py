@@ -190,6 +190,7 @@ class Unreliable:
         self.before_load: Callable[[Match], None] = lambda match: None
         self.before_release: Callable[[Match], None] = lambda match: None
         self.gone = False
+        self.reports: list[tuple[int, float]] = []
 
     @property
     def layout(self) -> KvLayout:
@@ -226,10 +227,26 @@ class Unreliable:
             return Saved(reason="unavailable")
         return self.inner.save(tokens, tenant=tenant, fill=fill, extras=extras, wait_s=wait_s, hints=hints)
 
+    def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
+        self.reports.append((n_tokens, took_s))
+        self.inner.note_prefill(n_tokens=n_tokens, took_s=took_s)
+
     def close_session(self, session: str, *, tenant: TenantId) -> None:
         self.inner.close_session(session, tenant=tenant)
 
     def close(self) -> None: ...
+
+
+def test_it_reports_how_long_it_computed_and_of_a_prompt_that_was_cached_only_the_rest(
+    model: LlamaForCausalLM,
+) -> None:
+    prompt = tokens(14, 3 * CHUNK + 1)
+    with closing(make_client(model, n_blocks=64)) as client:
+        watched = Unreliable(client)
+        first, second = answer(model, watched, prompt), answer(model, watched, prompt)
+    assert [n_tokens for n_tokens, _ in watched.reports] == [3 * CHUNK + 1, 1]
+    for generation, (_, took_s) in zip((first, second), watched.reports, strict=True):
+        assert 0 < took_s < generation.ttft_s
 
 
 def test_blocks_overwritten_after_their_pins_ended_are_not_used(model: LlamaForCausalLM) -> None:

@@ -21,6 +21,7 @@ from coordinator.view.nodes_client import NodesClient
 from coordinator.view.reader import ClusterReader
 from tiered.clock import Clock, SystemClock
 from tiered.cluster.access import AccessTokens
+from tiered.cluster.clears import Clears
 from tiered.cluster.connection import connect
 from tiered.cluster.directory import Directory
 from tiered.cluster.drains import Drains
@@ -68,6 +69,7 @@ class Parts:
             credentials,
             self.ledger,
             self.drains,
+            Clears(self.client, self.keys),
             explainer=Explainer(NodesClient(secret, answer_s=1.0), BooksWhy(self.client, self.keys)),
             mirror=mirror or Mirror(),
         )

@@ -220,7 +220,7 @@ def _tenants(client: CoordinatorClient) -> Iterator[_Trial]:
         for name in names:
             client.create_tenant(name, {"sharing": "private", "hot_limit_blocks": N_BLOCKS, "redis_codec": "none"})
             stack.callback(client.delete_tenant, name)
-            stack.callback(client.clear_tenant, name)
+            stack.callback(client.clear, {"tenant": name})
         time.sleep(1.0)  # a worker has a change of policies within half a second, and nothing shows when
         yield _Trial(client, TenantId(names[0]), TenantId(names[1]))
 

@@ -119,6 +119,7 @@ class _Answer:
     tokens: list[int]
     first_logits: torch.Tensor
     logits_digest: str
+    prefill_s: float
     first_at: float
 
 
@@ -160,6 +161,8 @@ class CachedGenerator:
                 start = _Start(self._empty_cache(capacity))
                 answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
         total_s = time.perf_counter() - started
+        if self._client is not None:
+            self._client.note_prefill(n_tokens=len(prompt) - start.n_tokens, took_s=answer.prefill_s)
         saved = self._save(ask, start.cache, len(answer.tokens))
         return Generation(
             tokens=answer.tokens,
@@ -177,6 +180,7 @@ class CachedGenerator:
         self, prompt: Sequence[int], start: _Start, max_new_tokens: int, stop_tokens: frozenset[int]
     ) -> _Answer:
         """Errors: PinsEnded when blocks may have been overwritten while they were read in place."""
+        began = time.perf_counter()
         try:
             logits = self._prefill(prompt, start)
             first_logits = logits
@@ -192,7 +196,7 @@ class CachedGenerator:
         finally:
             if start.pins is not None:
                 start.pins.abandon()
-        return _Answer(tokens, first_logits, digest.hexdigest(), first_at)
+        return _Answer(tokens, first_logits, digest.hexdigest(), first_at - began, first_at)
 
     @property
     def _paged(self) -> bool:
