@@ -114,6 +114,7 @@ class MembershipTask:
     async def _say_goodbye(self) -> None:
         try:
             await self._renew()
+            self._lease_ends = self.announcer.speaks_until = 0.0  # by its own clock first: the answer may be lost
             await asyncio.to_thread(self.membership.leave, NodeId(self.info.node), self._life)
         except (OwnershipError, TierError) as error:
             _log.warning("left without saying so; the lease will lapse", error=str(error))
