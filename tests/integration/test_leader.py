@@ -48,7 +48,7 @@ def test_another_leads_within_the_lease_of_one_that_was_killed_and_no_request_no
         cluster.start("w1", "w2", hot=str(16 * B), settings=["pool.free_target=0", "cluster.lease_ttl_s=2"])
         with cluster.attach("w1") as client, cluster.attach("w2"):
             until(lambda: sum(lent(cluster).values()) == 8 * B, "all of the total is lent")
-            save(client, prompt(1, 4), tenant=RED)
+            until(lambda: save(client, prompt(1, 4), tenant=RED).first_index == 4, "the share is in force")
             assert take(client, prompt(1, 4), tenant=RED) == Counter({Source.HOT: 4})
             killed = leader_of(replicas)
             token = killed.get("/v1/leader")["token"]
