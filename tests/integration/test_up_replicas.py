@@ -73,7 +73,7 @@ def test_two_coordinators_run_and_the_one_that_leads_may_be_killed() -> None:
             os.kill(pid, signal.SIGKILL)
             until(
                 lambda: token(other) > before,
-                "there is another reign, be it of the other or of the next life of this",
+                "somebody reigns anew, maybe its own next life",
             )
             until(lambda: "is back" in err.read_text(), "the one that was killed is started again")
             until(lambda: [leads(url) for url in urls].count(True) == 1, "one of them leads")
