@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
 import worker.building
-from tests.support.content import LAYOUT, SCOPE, TENANT
+from tests.support.content import LAYOUT, SCOPE, TENANT, hashes_of, prompt
 from tests.support.redis_server import settings_for
+from tests.unit.core.builders import HandSeam
 from tiered.clock import SystemClock
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.config import PoolSettings
 from tiered.errors import ConfigError, OwnershipError
+from tiered.hashing.scope import scope_id, tenant_label
+from tiered.jobs import Completion
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import NodeStats
@@ -61,3 +65,35 @@ def test_engines_that_attach_at_once_get_one_pool(hot: HotTier) -> None:
         await hot.close(timeout_s=5.0)
 
     asyncio.run(attach())
+
+
+def test_who_waits_for_room_in_vain_keeps_nobody_else_awake(hot: HotTier) -> None:
+    class StuckSeam(HandSeam):
+        """Copies that are begun and never end."""
+
+        n_turns = 0
+
+        def poll(self) -> list[Completion]:
+            self.n_turns += 1
+            return super().poll()
+
+    async def wait_for_room() -> int:
+        await hot.attach(SCOPE, 1)
+        built = hot._built
+        assert built is not None
+        hashes, scope = hashes_of(prompt(1, 4)), scope_id(SCOPE, label=tenant_label(TENANT))
+        lease = hot.open(connection=1, tenant=TENANT, scope_id=scope, hashes=hashes)
+        await hot.allocate(lease, n_blocks_max=4, wait_s=1.0)
+        await hot.commit(lease, [None] * 4)
+        hot.release(lease.lease_id, connection=1, used_tokens=0)
+        seam = StuckSeam()
+        hot._built = replace(built, handoff=seam)  # type: ignore[arg-type]
+        saves = [
+            hot.open(connection=1, tenant=TENANT, scope_id=scope, hashes=hashes_of(prompt(seed, 4))) for seed in (2, 3)
+        ]
+        await asyncio.gather(*(hot.allocate(save, n_blocks_max=4, wait_s=0.1) for save in saves))
+        hot._built = built
+        await hot.close(timeout_s=5.0)
+        return seam.n_turns
+
+    assert asyncio.run(wait_for_room()) < 20

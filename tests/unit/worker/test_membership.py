@@ -255,6 +255,25 @@ def lapsed(view: NodeView) -> NodeView:
     return NodeView(view.info, view.epoch, 0.0, view.stats)
 
 
+def test_a_node_that_leaves_is_fenced_before_the_shared_state_hears_of_it() -> None:
+    task, shared, _, announcer = make_task()
+    seen: list[tuple[int, float]] = []
+
+    def leave(node: NodeId, epoch: Epoch) -> None:
+        seen.append((task.epoch, announcer.speaks_until))
+        raise TierUnavailable("heard, but the answer was lost")
+
+    async def run() -> None:
+        await task.join()
+        assert task.epoch != NO_EPOCH
+        shared.leave = leave  # type: ignore[method-assign]
+        await task.leave()
+
+    asyncio.run(run())
+    assert seen == [(NO_EPOCH, 0.0)]
+    assert task.epoch == NO_EPOCH
+
+
 def test_leaving_a_shared_state_that_is_gone_is_no_error() -> None:
     task, shared, _, _ = make_task()
 
