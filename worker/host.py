@@ -270,9 +270,13 @@ class Host:
             pump(self._built.core, self._built.handoff, now=self.clock.now())
             self._turned(self._built.core)
 
-    def _turned(self, core: CacheCore) -> None:
-        """A turn of the seam is over: who waits for one goes on, and what happened is remembered."""
-        self._progress.set()
+    def _turned(self, core: CacheCore, *, has_moved: bool = True) -> None:
+        """A turn of the seam is over: who waits for one goes on, and what happened is remembered.
+
+        has_moved: False for a turn of who found no room; two that wait for some would keep each other awake.
+        """
+        if has_moved:
+            self._progress.set()
         if self.why is not None and core.why is not None:
             self.why.turn(core.why.take())
 

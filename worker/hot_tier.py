@@ -169,7 +169,7 @@ class HotTier(Host):
             if lease.lease_id not in core.leases:
                 raise OwnershipError(f"lease {lease.lease_id} ended meanwhile")
             grant = take(core, handoff, lease, n_blocks_max=n_blocks_max, force=left <= 0)
-            self._turned(core)
+            self._turned(core, has_moved=bool(grant.block_ids))
             self._crowded = self._crowded or grant.shortfall in (Shortfall.SOON, Shortfall.FULL)
             if grant.block_ids or grant.shortfall is not Shortfall.SOON or left <= 0:
                 return grant
@@ -229,13 +229,14 @@ class HotTier(Host):
         ends_at = self.clock.now() + wait_s
         while True:
             left = ends_at - self.clock.now()
+            appended = None
             try:
                 appended = grow(core, self._built.handoff, sequence, extension, force=left <= 0)
             except CapacityError:
                 self._crowded = True
                 raise
             finally:
-                self._turned(core)
+                self._turned(core, has_moved=appended is not None)
             if appended is not None:
                 return appended
             self._crowded = True

@@ -1,8 +1,8 @@
 """What is to be cleared out of every pool and out of Redis: the requests, until they are done.
 
 A request stands for a while: every worker sees it and takes out of its pool what was there when it first did, and
-Redis is cleared a second time at the end, for what was on its way down. How a pool is cleared is the worker's business,
-how Redis is :mod:`tiered.cluster.clearing`'s.
+Redis is cleared a second time at the end, for what was on its way down. How a pool is cleared is the worker's
+business, how Redis is :mod:`tiered.cluster.clearing`'s.
 """
 
 from __future__ import annotations

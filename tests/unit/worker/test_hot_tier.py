@@ -89,7 +89,8 @@ def test_who_waits_for_room_in_vain_keeps_nobody_else_awake(hot: HotTier) -> Non
         seam = StuckSeam()
         hot._built = replace(built, handoff=seam)  # type: ignore[arg-type]
         saves = [
-            hot.open(connection=1, tenant=TENANT, scope_id=scope, hashes=hashes_of(prompt(seed, 4))) for seed in (2, 3)
+            hot.open(connection=1, tenant=TENANT, scope_id=scope, hashes=hashes_of(prompt(seed, 4)))
+            for seed in (2, 3)
         ]
         await asyncio.gather(*(hot.allocate(save, n_blocks_max=4, wait_s=0.1) for save in saves))
         hot._built = built

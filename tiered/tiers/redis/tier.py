@@ -189,8 +189,8 @@ class RedisTier:
 
         Of a block that was stored by a lossy codec that is not the checksum of the bytes that were put. exact_only:
         such a value is as good as one of an unknown codec. first_depth: of wanted[0]; before: blocks before it in the
-        prefix, from its first one on, that are used with it and so are to stay with it. within_s: of receiving them all;
-        what has not come by then is a miss.
+        prefix, from its first one on, that are used with it and so are to stay with it. within_s: of receiving them
+        all; what has not come by then is a miss.
         wanted is in prefix order. After None the buffer may hold anything. A value that is lost or wrong in any way
         is removed from Redis; if the server fails half-way, the rest are misses. Raises nothing.
         """
