@@ -144,9 +144,7 @@ class RedisTier:
         self._control_client = connect(settings, timeout_s=settings.control_timeout_s, topology=topology)
         self._directory = Directory(self._lookup_client, self._keys)
         self._ledger = RedisLedger(self._control_client, self._keys)
-        self._replicas = Replicas(
-            self._control_client, self._keys, self._clock, timeout_s=settings.control_timeout_s
-        )
+        self._replicas = Replicas(self._control_client, self._keys, self._clock, timeout_s=settings.control_timeout_s)
         self._replicated: Counter[str] = Counter()
         self._values = ValueClient(settings, topology)
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_open_s)
@@ -342,9 +340,7 @@ class RedisTier:
             return
         for block, answer in zip(blocks, answers, strict=True):
             what, how = _TOLD[answer]
-            self._why.note(
-                what, block.block_hash, block.tenant, tier=Source.REDIS.value, why=how, depth=block.depth
-            )
+            self._why.note(what, block.block_hash, block.tenant, tier=Source.REDIS.value, why=how, depth=block.depth)
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
