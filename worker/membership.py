@@ -122,11 +122,12 @@ class MembershipTask:
     async def _renew(self) -> None:
         stats = self.hot.stats()
         own = since(stats, self._before)
-        sent_at = self.clock.now()
+        sent_at, ends = self.clock.now(), self._lease_ends
         await asyncio.to_thread(
             self.membership.renew, NodeId(self.info.node), self._life, own, lease_ttl_s=self.lease_ttl_s
         )
-        self._lasts_from(sent_at)
+        if self._lease_ends == ends:  # else it has left, or joined again, while this was on its way
+            self._lasts_from(sent_at)
         self._published = {tenant: of.tokens for tenant, of in stats.tenants.items()}
 
     def _lasts_from(self, sent_at: float) -> None:

@@ -46,11 +46,13 @@ def lend(limit_bytes: int, standings: Sequence[Standing], *, everywhere: bool, m
     lowered = _lowered(limit_bytes, standings, targets)
     if not may_raise:
         return lowered
+    room = limit_bytes - sum(max(s.ceiling_bytes, low) for s, low in zip(standings, lowered, strict=True))
+    if room < 0:  # not even up to what it holds: it may have let go of that by the time it is raised
+        return lowered
     raises = [_raise(limit_bytes, s, t) for s, t in zip(standings, targets, strict=True)]
     raises = portion(max(0, limit_bytes - sum(lowered)), raises, raises)
     beyond = [max(0, low + more - s.ceiling_bytes) for low, more, s in zip(lowered, raises, standings, strict=True)]
-    room = limit_bytes - sum(max(s.ceiling_bytes, low) for s, low in zip(standings, lowered, strict=True))
-    granted = portion(max(0, room), beyond, beyond)
+    granted = portion(room, beyond, beyond)
     return [
         low + more - (asked - given) for low, more, asked, given in zip(lowered, raises, beyond, granted, strict=True)
     ]

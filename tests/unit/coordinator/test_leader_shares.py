@@ -241,3 +241,13 @@ def test_what_may_be_in_force_never_sums_to_more_than_the_total_or_than_before(
         assert sum(shares) <= total
     if not may_raise:
         assert all(share <= standing.share_bytes for share, standing in zip(shares, standings, strict=True))
+
+
+def test_nobody_is_raised_while_more_is_held_than_there_is_not_even_up_to_what_it_holds() -> None:
+    """A total was lowered: b still holds much more than its share. Were that raised, and b had let go by then, b and
+    a, who has not taken its lower share, would have more in force than there is."""
+    a = Standing(share_bytes=97, ceiling_bytes=97, used_bytes=96, cap_bytes=1_000)
+    b = Standing(share_bytes=102, ceiling_bytes=224, used_bytes=224, cap_bytes=1_000)
+    assert max(lend(240, [a, b], everywhere=True, may_raise=True)) <= 102
+    b_has_let_go = Standing(share_bytes=102, ceiling_bytes=102, used_bytes=96, cap_bytes=1_000)
+    assert lend(240, [a, b_has_let_go], everywhere=True, may_raise=True)[1] > 102

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -272,6 +273,30 @@ def test_a_node_that_leaves_is_fenced_before_the_shared_state_hears_of_it() -> N
     asyncio.run(run())
     assert seen == [(NO_EPOCH, 0.0)]
     assert task.epoch == NO_EPOCH
+
+
+def test_a_renewal_that_was_on_its_way_does_not_revive_a_node_that_has_left() -> None:
+    task, shared, _, announcer = make_task()
+    sent, heard = threading.Event(), threading.Event()
+    renew = shared.renew
+
+    def slow(node: NodeId, epoch: Epoch, published: NodeStats, *, lease_ttl_s: float) -> None:
+        shared.renew = renew  # type: ignore[method-assign]
+        renew(node, epoch, published, lease_ttl_s=lease_ttl_s)
+        sent.set()
+        assert heard.wait(10)
+
+    async def run() -> None:
+        await task.join()
+        shared.renew = slow  # type: ignore[method-assign]
+        beat = asyncio.create_task(task.beat())
+        await asyncio.to_thread(sent.wait, 10)
+        await task.part()
+        heard.set()
+        await beat
+
+    asyncio.run(run())
+    assert (task.epoch, announcer.speaks_until) == (NO_EPOCH, 0.0)
 
 
 def test_leaving_a_shared_state_that_is_gone_is_no_error() -> None:
