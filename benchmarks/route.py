@@ -34,6 +34,7 @@ from coordinator.view.route import rank
 from coordinator.view.snapshot import ClusterView, Readings, assemble
 from tiered.clock import SystemClock
 from tiered.cluster.access import AccessTokens
+from tiered.cluster.clears import Clears
 from tiered.cluster.connection import Client, connect
 from tiered.cluster.drains import Drains
 from tiered.cluster.keys import Keys
@@ -162,8 +163,8 @@ def over_http(report: Report, mirror: Mirror, views: list[NodeView], bodies: lis
     keeper = ViewKeeper(lambda: Readings(nodes=tuple(views)), SystemClock())
     keeper.refresh()
     credentials = Credentials(admin_token="", read_token="", tokens=tokens, known=KnownTokens(tokens, SystemClock()))
-    ledger, drains = RedisLedger(client, keys), Drains(client, keys)
-    api = build_api(Services(keeper, tenants, credentials, ledger, drains, mirror=mirror))
+    ledger, drains, clears = RedisLedger(client, keys), Drains(client, keys), Clears(client, keys)
+    api = build_api(Services(keeper, tenants, credentials, ledger, drains, clears, mirror=mirror))
     ready = threading.Event()
     with listen(HttpSettings(port=0)) as listener:
         server = HttpServer(api, on_ready=ready.set)
