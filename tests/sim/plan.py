@@ -33,10 +33,10 @@ class Plan:
     partitions: int = 1
     policy: str = "lru"
     demote: str = "evicted"
-    faults_s: float = 30.0
-    calm_s: float = 10.0
+    faults_s: float = 22.0
+    calm_s: float = 6.0
     n_faults: int = 14
-    conversations: int = 40
+    conversations: int = 28
     sample_s: float = 0.2
     byte_s: float = 2e-5
     engine: EnginePace = field(default_factory=EnginePace)
@@ -64,7 +64,7 @@ def plan_of(seed: int) -> Plan:
         partitions=rng.choice((1, 1, 4)),
         policy=rng.choice(("lru", "lru", "sieve", "s3fifo", "arc", "lfu", "cost", "hazard", "lirs", "fifo")),
         demote=rng.choice(("evicted", "evicted", "reused", "always", "never")),
-        n_faults=rng.randint(4, 20),
+        n_faults=rng.randint(3, 15),
         byte_s=byte_s,
         engine=EnginePace(block_compute_s),
     )
