@@ -2,7 +2,8 @@
 what it cost.
 
 The trace is one of those in ``shared/traces``, or where TIERED_TRACES says. What happens often in a small run
-happens less often here, in proportion to a lease; what is checked is the same, but for the books of a tier that holds nothing.
+happens less often here, in proportion to a lease; what is checked is the same, but for the books of a tier that holds
+nothing.
 """
 
 from __future__ import annotations
