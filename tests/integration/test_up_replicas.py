@@ -41,8 +41,8 @@ def leads(url: str) -> bool:
 
 
 def token(url: str) -> int:
-    """Of the reign that the replica knows of."""
-    return int(standing(url).get("token") or 0)
+    """Of the reign that the replica knows of, its own or another's: the one that was killed may come back and lead."""
+    return int((standing(url).get("leader") or {}).get("token") or 0)
 
 
 def test_two_coordinators_run_and_the_one_that_leads_may_be_killed() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from coordinator.view.mirror import REDIS_BIT, Life
+from coordinator.view.mirror import REDIS_BIT
 from tests.sim.node import Node
 from tiered.blocks.state import BlockState
 from tiered.cluster.digest import digest_of
@@ -250,10 +250,12 @@ def _mirrored(
         mirror = coordinator.follower.mirror
         if mirror.counts.blocks != len(everything):
             yield f"the mirror of {coordinator.host.name} has {mirror.counts.blocks} blocks, not {len(everything)}"
-        lives = mirror.lives
+        lives, at = mirror.lives, {}
         for block_hash, mask in zip(everything, mirror.masks(everything), strict=True):
-            nodes, in_redis = {life for life, bit in lives.items() if bit & mask}, bool(mask & REDIS_BIT)
-            expected = {Life(*life) for life in held.get(block_hash, ())}
+            if mask not in at:
+                at[mask] = {life for life, bit in lives.items() if bit & mask}
+            nodes, in_redis = at[mask], bool(mask & REDIS_BIT)
+            expected = held.get(block_hash, set())
             if nodes != expected or in_redis != (block_hash in stored):
                 yield f"{block_hash.hex()[:8]} is mirrored at {nodes}, held by {expected}"
 

@@ -25,6 +25,8 @@ class Scripts:
         self._lua = lua51.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self._table = self._lua.table_from
         names = self._lua.globals()
+        self._table_type = type(names)
+        self._unpack = names[b"unpack"]
         names[b"do_command"] = self._call
         names[b"float_bits"] = _float_bits
         names[b"bits_float"] = lambda bits: struct.unpack(">f" if len(bits) == 4 else ">d", bits)[0]
@@ -49,7 +51,17 @@ class Scripts:
         """Errors: ReplyError for a script that was not loaded."""
         if sha not in self._loaded:
             raise ReplyError("NOSCRIPT No matching script.")
-        return _reply(self._run(self._compiled[sha], self._table(keys), self._table(args)))
+        return self._reply(self._run(self._compiled[sha], self._table(keys), self._table(args)))
+
+    def _reply(self, value: Any) -> Reply:
+        """As a server answers with what a script returns."""
+        if isinstance(value, self._table_type):
+            n = len(value)
+            items = self._unpack(value) if n > 1 else [value[1]] if n else ()
+            return [item if type(item) is bytes else self._reply(item) for item in items]
+        if isinstance(value, bool):
+            return 1 if value else None
+        return int(value) if isinstance(value, float) else value
 
     def _call(self, *words: Any) -> Any:
         reply = self._store.do([word if type(word) is bytes else _text(word) for word in words])
@@ -60,18 +72,6 @@ class Scripts:
 
 def _text(word: int | float) -> bytes:
     return b"%d" % word if isinstance(word, int) else b"%.17g" % word
-
-
-def _reply(value: Any) -> Reply:
-    """As a server answers with what a script returns."""
-    if lua51.lua_type(value) == "table":
-        items = []
-        while (item := value[len(items) + 1]) is not None:
-            items.append(_reply(item))
-        return items
-    if isinstance(value, bool):
-        return 1 if value else None
-    return int(value) if isinstance(value, float) else value
 
 
 def _float_bits(number: float) -> bytes:

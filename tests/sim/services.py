@@ -35,7 +35,7 @@ from tests.sim.wires import SimClient, SimConnection, SimValues, dial, listen
 from tiered.pool.pool import BlockPool
 from tiered.types import BlockId
 
-COPY_S: Final = 0.02
+COPY_S: Final = 0.15
 """What a copy out of the pool takes: what lies there at its end is what was copied."""
 
 LOOK_S: Final = 0.3
