@@ -14,12 +14,17 @@ DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn"
 LAYOUT_VERSION: Final = 1
 """Grows when the physical order inside a block changes."""
 
+INTERIOR_CHARS_MAX: Final = 128
+
 
 class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Geometry of one block: ``block_tokens`` tokens of every layer, contiguous.
 
     Physical order: (n_layers, n_planes, block_tokens, n_kv_heads, head_dim), where n_planes is 2 (K, V) for MHA and
     GQA and 1 (the latent) for MLA.
+
+    interior: '' for that order; else the name of an engine's own packing, which nobody but that engine looks into.
+              Such a block has as many bytes.
     """
 
     n_layers: int
@@ -29,6 +34,7 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
     block_tokens: int = 16
     attention: Literal["gqa", "mla"] = "gqa"
     version: int = LAYOUT_VERSION
+    interior: str = ""
 
     def __post_init__(self) -> None:
         for field in ("n_layers", "n_kv_heads", "head_dim", "block_tokens"):
@@ -39,6 +45,13 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"layout.dtype: {self.dtype!r} is none of {', '.join(sorted(DTYPE_BYTES))}")
         if self.attention not in ("gqa", "mla"):
             raise ValueError(f"layout.attention: {self.attention!r} is neither gqa nor mla")
+        if len(self.interior) > INTERIOR_CHARS_MAX or not self.interior.isprintable():
+            raise ValueError(f"layout.interior: at most {INTERIOR_CHARS_MAX} printable characters")
+
+    def require_open(self) -> None:
+        """Errors: ValueError unless others than one engine may look into a block."""
+        if self.interior:
+            raise ValueError(f"layout.interior: blocks packed as {self.interior} can only be copied whole")
 
     @property
     def n_planes(self) -> int:
@@ -58,7 +71,8 @@ class KvLayout(msgspec.Struct, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         """One short line for people and logs."""
+        packing = f", packed as {self.interior}" if self.interior else ""
         return (
             f"{self.attention} {self.n_layers}x{self.n_kv_heads}x{self.head_dim} {self.dtype}, "
-            f"{self.block_tokens} tokens a block, v{self.version}"
+            f"{self.block_tokens} tokens a block, v{self.version}{packing}"
         )

@@ -189,7 +189,7 @@ class HotTier(Host):
         if self.journal is not None and self.journal.strict:
             await self.journal.durable(self._share_events(self._core(), self.journal))
 
-    def release(self, lease_id: LeaseId, *, connection: int, used_tokens: int) -> bool:
+    def release(self, lease_id: LeaseId, *, connection: int, used_tokens: int, own_tokens: int = 0) -> bool:
         """False when the lease had ended before."""
         core, now = self._core(), self.clock.now()
         expire(core, now)
@@ -197,8 +197,15 @@ class HotTier(Host):
             lease = core.lease(lease_id, connection=connection)
         except OwnershipError:
             return False
-        release(core, lease, used_tokens=used_tokens, now=now)
+        release(core, lease, used_tokens=used_tokens, own_tokens=own_tokens, now=now)
         return True
+
+    def holds(self, lease_id: LeaseId, *, connection: int) -> bool:
+        """Whether that lease's pins are held now."""
+        core = self._core()
+        expire(core, self.clock.now())
+        lease = core.leases.get(lease_id)
+        return lease is not None and lease.connection == connection
 
     def label_of(self, tenant: TenantId) -> str:
         """The sharing label of the tenant's blocks."""

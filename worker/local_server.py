@@ -14,6 +14,7 @@ import os
 import stat
 from pathlib import Path
 
+from tiered import __version__
 from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, ProtocolError, ScopeMismatch
 from tiered.hashing.chain import split_hashes
 from tiered.hashing.scope import ModelScope, scope_id
@@ -47,6 +48,8 @@ from tiered.wire.messages import (
     SessionClosed,
     Shared,
     Sharing,
+    Vouch,
+    Vouched,
 )
 from tiered.wire.numbers import pack_checksums, pack_ids, pack_sources, unpack_checksums
 from worker.engine_frames import requests_of
@@ -217,8 +220,16 @@ class _Engine:
             device=pool.device,
             match_lease_s=self._match_lease_s,
             handle=b"" if pool.descriptor is not None else cuda_handle(pool),
+            pool=pool.name,
+            version=__version__,
         )
-        _log.info("engine attached", connection=self._connection, engine=request.engine, pid=request.pid)
+        _log.info(
+            "engine attached",
+            connection=self._connection,
+            engine=request.engine,
+            pid=request.pid,
+            version=request.version,
+        )
         if pool.descriptor is None:
             writer.write(encode(attached))
             await _sent(writer)
@@ -266,9 +277,14 @@ class _Engine:
                 return Committed(await self._hot.commit(lease, unpack_checksums(request.checksums)))
             case Release():
                 held = self._hot.release(
-                    LeaseId(request.lease), connection=self._connection, used_tokens=request.used_tokens
+                    LeaseId(request.lease),
+                    connection=self._connection,
+                    used_tokens=request.used_tokens,
+                    own_tokens=request.own_tokens,
                 )
                 return Released(held)
+            case Vouch():
+                return Vouched(self._hot.holds(LeaseId(request.lease), connection=request.connection))
             case Prefilled():
                 self._hot.note_prefill(request.n_tokens, request.took_s)
                 return PrefillNoted()

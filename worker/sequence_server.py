@@ -75,6 +75,7 @@ class SequenceServer:
 
     def open(self, tenant: TenantId, scope_id: bytes) -> SequenceOpened:
         self._require_a_place()
+        self._pool().layout.require_open()
         sequence = open_sequence(self._hot.core, connection=self._connection, tenant=tenant, scope_id=scope_id)
         self._n_open += 1
         return SequenceOpened(sequence.sequence_id)

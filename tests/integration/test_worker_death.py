@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.support.content import LAYOUT, SCOPE, TENANT, filler, hashes_of, prompt, save, take, wrong_blocks
@@ -57,6 +58,37 @@ def test_an_engine_goes_on_without_its_worker_and_attaches_again_to_the_next(clu
         assert take(client, prompt(1, 4)) == Counter()  # the memory went with the old worker
         assert save(client, prompt(1, 4)).n_stored == 4
         assert take(client, prompt(1, 4)) == Counter({Source.HOT: 4})
+
+
+def test_an_engine_may_come_before_its_worker(cluster: SmallCluster) -> None:
+    client = RemoteClient.attach_later(cluster.socket_path("w1"), SCOPE, options=OPTIONS)
+    try:
+        assert_all_calls_miss(client, within_s=SLACK_S)
+        cluster.start("w1")
+        until(lambda: client.attached, "the client attached by itself", within_s=15)
+        assert save(client, prompt(1, 4)).n_stored == 4
+        assert take(client, prompt(1, 4)) == Counter({Source.HOT: 4})
+    finally:
+        client.close()
+
+
+def test_an_engine_whose_worker_serves_another_model_says_so_and_attaches_once_it_does_not(
+    cluster: SmallCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = msgspec.structs.replace(SCOPE, layout=msgspec.structs.replace(LAYOUT, interior="another's"))
+    [worker] = cluster.start("w1")
+    RemoteClient.attach(cluster.socket_path("w1"), other).close()
+    client = RemoteClient.attach_later(cluster.socket_path("w1"), SCOPE, options=OPTIONS)
+    try:
+        until(lambda: "packed as another's" in caplog.text, "both layouts are shown")
+        assert LAYOUT.describe() in caplog.text
+        assert_all_calls_miss(client, within_s=SLACK_S)
+        worker.kill()
+        cluster.restart("w1")
+        until(lambda: client.attached, "the client attached by itself", within_s=20)
+        assert caplog.text.count("packed as another's") == 1
+    finally:
+        client.close()
 
 
 def test_a_match_of_an_earlier_worker_is_never_taken_for_one_of_the_next(cluster: SmallCluster) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 
-from tiered.client.port import Fill, Loaded, Match, Saved
+from tiered.client.port import Chain, Fill, Loaded, Match, Saved, Voucher
 from tiered.client.saving import run_save
 from tiered.client.sequences import SequenceHandle, SequenceHost
 from tiered.clock import Clock, SystemClock
@@ -28,7 +28,7 @@ from tiered.core.pump import pump, take
 from tiered.core.release import expire, release
 from tiered.core.requests import close_session, saving
 from tiered.errors import OwnershipError, TierError
-from tiered.hashing.chain import Extras, chain_hashes
+from tiered.hashing.chain import Extras
 from tiered.hashing.scope import ModelScope, scope_id
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
@@ -76,11 +76,17 @@ class LocalClient:
             self.core.set_policies(policies)
             pump(self.core, self._handoff)
 
+    def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
+        block_tokens = self.layout.block_tokens
+        return Chain.of(self._root(tenant), tokens, tenant=tenant, block_tokens=block_tokens, extras=extras)
+
     def match(
         self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
     ) -> Match:
-        root = self._root(tenant)
-        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        return self.match_chain(self.chain(tokens, tenant=tenant, extras=extras), hints=hints)
+
+    def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match:
+        hashes, asked_tokens = chain.hashes, chain.n_tokens if is_counted else 0
         now = self._clock.now()
         with self._changed:
             expire(self.core, now)
@@ -88,9 +94,9 @@ class LocalClient:
                 self.core,
                 hashes,
                 connection=_CONNECTION,
-                tenant=tenant,
-                scope_id=root,
-                asked_tokens=len(tokens),
+                tenant=chain.tenant,
+                scope_id=chain.root,
+                asked_tokens=asked_tokens,
                 now=now,
                 hints=hints,
             )
@@ -99,15 +105,16 @@ class LocalClient:
             checksums = [records[block_id].checksum for block_id in block_ids]
         n_redis = self._look_below(lease, hashes)
         return Match(
-            tenant=tenant,
-            scope_id=root,
+            tenant=chain.tenant,
+            scope_id=chain.root,
             hashes=hashes,
-            asked_tokens=len(tokens),
+            asked_tokens=asked_tokens,
             lease=lease.lease_id,
             connection=_CONNECTION,
             block_ids=block_ids,
             checksums=checksums,
             n_redis=n_redis,
+            voucher=Voucher(self._pool.name, _CONNECTION, lease.lease_id),
         )
 
     def _look_below(self, lease: Lease, hashes: Sequence[BlockHash]) -> int:
@@ -146,18 +153,24 @@ class LocalClient:
                 checksums=[records[block_id].checksum for block_id in lease.pinned],
             )
 
-    def release(self, match: Match, *, used_tokens: int) -> bool:
+    def release(self, match: Match, *, used_tokens: int, own_tokens: int = 0) -> bool:
         if match.lease is None:
             return False
         now = self._clock.now()
         with self._changed:
             expire(self.core, now)
             try:
-                release(self.core, self._lease(match.lease), used_tokens=used_tokens, now=now)
+                lease = self._lease(match.lease)
+                release(self.core, lease, used_tokens=used_tokens, own_tokens=own_tokens, now=now)
             except OwnershipError:
                 return False
             pump(self.core, self._handoff)
             return True
+
+    def vouch(self, voucher: Voucher) -> bool:
+        with self._changed:
+            expire(self.core, self._clock.now())
+            return voucher.pool == self._pool.name and LeaseId(voucher.lease) in self.core.leases
 
     def save(
         self,
@@ -169,10 +182,13 @@ class LocalClient:
         wait_s: float = 0.25,
         hints: Hints = NO_HINTS,
     ) -> Saved:
-        root = self._root(tenant)
-        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        chain = self.chain(tokens, tenant=tenant, extras=extras)
+        return self.save_chain(chain, fill=fill, wait_s=wait_s, hints=hints)
+
+    def save_chain(self, chain: Chain, *, fill: Fill, wait_s: float = 0.25, hints: Hints = NO_HINTS) -> Saved:
+        hashes, tenant = chain.hashes, chain.tenant
         with self._changed:
-            lease = open_lease(self.core, hashes, connection=_CONNECTION, tenant=tenant, scope_id=root)
+            lease = open_lease(self.core, hashes, connection=_CONNECTION, tenant=tenant, scope_id=chain.root)
             saving(self.core, lease, now=self._clock.now(), hints=hints)
         try:
             session = _Session(self, lease)

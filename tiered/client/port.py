@@ -18,15 +18,57 @@ A caller that knows whether the conversation goes on says so in ``hints``; evict
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from tiered.hashing.chain import Extras
+from tiered.hashing.chain import Extras, chain_hashes
 from tiered.layout import KvLayout
 from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
 if TYPE_CHECKING:
     from tiered.pool.pool import BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A tenant's tokens as block hashes, of the full blocks; what a match or a save asks for.
+
+    root: the scope's id, under which the tenant's blocks are found. n_tokens: with those of the partial last block.
+    """
+
+    tenant: TenantId
+    root: bytes
+    hashes: Sequence[BlockHash]
+    n_tokens: int
+    block_tokens: int
+    extras: Extras | None = None
+
+    @classmethod
+    def of(
+        cls, root: bytes, tokens: Sequence[int], *, tenant: TenantId, block_tokens: int, extras: Extras | None
+    ) -> Chain:
+        """Errors: ValueError for tokens outside u32."""
+        hashes = chain_hashes(root, tokens, block_tokens=block_tokens, extras=extras)
+        return cls(tenant, root, hashes, len(tokens), block_tokens, extras)
+
+    def grown(self, tail: Sequence[int]) -> Chain:
+        """The chain of a longer sequence. tail: its tokens from the first that no full block covers on."""
+        n_blocks = len(self.hashes)
+        link = self.hashes[-1] if n_blocks else self.root
+        more = chain_hashes(link, tail, block_tokens=self.block_tokens, extras=self.extras, first_index=n_blocks)
+        return replace(self, hashes=[*self.hashes, *more], n_tokens=n_blocks * self.block_tokens + len(tail))
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """Names a match's pins to another process of the same engine, which asks ``vouch`` for them.
+
+    pool: whose blocks the match's ids are. connection: as the worker counts them.
+    """
+
+    pool: bytes
+    connection: int
+    lease: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +88,7 @@ class Match:
     checksums: Sequence[bytes | None] = ()
     n_peer: int = 0
     n_redis: int = 0
+    voucher: Voucher | None = None
 
     @property
     def n_blocks(self) -> int:
@@ -92,16 +135,29 @@ class CacheClient(Protocol):
     def pool(self) -> BlockPool | None:
         """The blocks' memory; None while there is no worker. May change after a reconnect: ask each time."""
 
+    def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
+        """The tokens as this tenant's blocks are called now. ValueError for tokens outside u32."""
+
     def match(
         self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
     ) -> Match:
         """The longest cached prefix of the full blocks of ``tokens``. ValueError for tokens outside u32."""
 
+    def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match:
+        """The same for a chain. is_counted: its tokens are asked for, which the tenant's token counts say."""
+
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
         """Bring up what lies in lower tiers; returns what may be read when done, or when the deadline is over."""
 
-    def release(self, match: Match, *, used_tokens: int) -> bool:
-        """End the match's pins. False when they had ended before: what was copied meanwhile is not to be used."""
+    def release(self, match: Match, *, used_tokens: int, own_tokens: int = 0) -> bool:
+        """End the match's pins. False when they had ended before: what was copied meanwhile is not to be used.
+
+        used_tokens: of the prompt's first, those that were not computed. own_tokens: of them, those that the engine
+        had itself; they count as not asked for.
+        """
+
+    def vouch(self, voucher: Voucher) -> bool:
+        """Whether ``pool`` is the voucher's and its pins are held: what was copied before is then what was named."""
 
     def save(
         self,
@@ -114,6 +170,9 @@ class CacheClient(Protocol):
         hints: Hints = NO_HINTS,
     ) -> Saved:
         """Store the full blocks of ``tokens`` that are not here yet; waits for room at most ``wait_s`` in all."""
+
+    def save_chain(self, chain: Chain, *, fill: Fill, wait_s: float = 0.25, hints: Hints = NO_HINTS) -> Saved:
+        """The same for a chain. What ``fill`` raises ends the save and is raised; what it began is not stored."""
 
     def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
         """The engine computed n_tokens of a prompt in took_s: what fetching has to beat. What was loaded is not

@@ -17,12 +17,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from tiered.client.port import Fill, Loaded, Match, Saved
+from tiered import __version__
+from tiered.client.port import Chain, Fill, Loaded, Match, Saved, Voucher
 from tiered.client.saving import run_save
 from tiered.core.allocate import Grant, Shortfall
 from tiered.errors import LayoutMismatch, ProtocolError, TieredError, TierUnavailable
 from tiered.estimate.prefill import is_measurement
-from tiered.hashing.chain import Extras, chain_hashes, join_hashes
+from tiered.hashing.chain import Extras, join_hashes
 from tiered.hashing.scope import ModelScope, scope_id, tenant_label
 from tiered.layout import KvLayout
 from tiered.log import get_logger
@@ -53,6 +54,8 @@ from tiered.wire.messages import (
     SessionClosed,
     Shared,
     Sharing,
+    Vouch,
+    Vouched,
 )
 from tiered.wire.messages import (
     Loaded as LoadedMessage,
@@ -116,6 +119,20 @@ class RemoteClient:
         client._link = client._attach(client._options.attach_timeout_s)
         return client
 
+    @classmethod
+    def attach_later(
+        cls,
+        socket_path: str,
+        scope: ModelScope,
+        *,
+        engine: str = "engine",
+        options: RemoteOptions | None = None,
+    ) -> RemoteClient:
+        """Attach in a thread of its own, now or once a worker is there; without a cache until then."""
+        client = cls(socket_path, scope, engine=engine, options=options or RemoteOptions())
+        client._attach_in_a_thread(first_s=0.0)
+        return client
+
     @property
     def layout(self) -> KvLayout:
         return self.scope.layout
@@ -135,22 +152,35 @@ class RemoteClient:
     def attached(self) -> bool:
         return self._link is not None
 
+    def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
+        block_tokens = self.layout.block_tokens
+        return Chain.of(self._root(tenant), tokens, tenant=tenant, block_tokens=block_tokens, extras=extras)
+
     def match(
         self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None, hints: Hints = NO_HINTS
     ) -> Match:
-        root = self._root(tenant)
-        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
+        return self.match_chain(self.chain(tokens, tenant=tenant, extras=extras), hints=hints)
+
+    def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match:
+        asked_tokens = chain.n_tokens if is_counted else 0
         request = MatchMessage(
-            tenant=tenant, scope_id=root, hashes=join_hashes(hashes), asked_tokens=len(tokens), hints=hints
+            tenant=chain.tenant,
+            scope_id=chain.root,
+            hashes=join_hashes(chain.hashes),
+            asked_tokens=asked_tokens,
+            hints=hints,
         )
         with self._lock:
-            nothing = Match(tenant=tenant, scope_id=root, hashes=hashes, asked_tokens=len(tokens))
+            nothing = Match(tenant=chain.tenant, scope_id=chain.root, hashes=chain.hashes, asked_tokens=asked_tokens)
 
             def read(reply: Matched) -> Match:
+                link = self._link
+                assert link is not None  # it is what has just answered
                 return replace(
                     nothing,
                     lease=LeaseId(reply.lease),
-                    connection=self._attachment(),
+                    connection=link.attachment,
+                    voucher=Voucher(link.pool.name, link.connection_id, reply.lease),
                     block_ids=self._block_ids(reply.block_ids),
                     checksums=unpack_checksums(reply.checksums),
                     n_peer=reply.n_peer,
@@ -175,13 +205,21 @@ class RemoteClient:
             timeout_s = deadline_s + self._options.grace_s
             return self._call(request, LoadedMessage, read, timeout_s=timeout_s) or Loaded()
 
-    def release(self, match: Match, *, used_tokens: int) -> bool:
+    def release(self, match: Match, *, used_tokens: int, own_tokens: int = 0) -> bool:
         with self._lock:
             if match.lease is None or match.connection != self._attachment():
                 return False
-            request = Release(lease=match.lease, used_tokens=used_tokens)
+            request = Release(lease=match.lease, used_tokens=used_tokens, own_tokens=own_tokens)
             timeout_s = self._options.call_timeout_s
             return self._call(request, Released, lambda reply: reply.held, timeout_s=timeout_s) or False
+
+    def vouch(self, voucher: Voucher) -> bool:
+        with self._lock:
+            if self._link is None or self._link.pool.name != voucher.pool:
+                return False
+            request = Vouch(connection=voucher.connection, lease=voucher.lease)
+            timeout_s = self._options.call_timeout_s
+            return self._call(request, Vouched, lambda reply: reply.held, timeout_s=timeout_s) or False
 
     def save(
         self,
@@ -193,12 +231,15 @@ class RemoteClient:
         wait_s: float = 0.25,
         hints: Hints = NO_HINTS,
     ) -> Saved:
-        root = self._root(tenant)
-        hashes = chain_hashes(root, tokens, block_tokens=self.layout.block_tokens, extras=extras)
-        if not hashes:
+        chain = self.chain(tokens, tenant=tenant, extras=extras)
+        return self.save_chain(chain, fill=fill, wait_s=wait_s, hints=hints)
+
+    def save_chain(self, chain: Chain, *, fill: Fill, wait_s: float = 0.25, hints: Hints = NO_HINTS) -> Saved:
+        tenant, n_blocks = chain.tenant, len(chain.hashes)
+        if not n_blocks:
             return Saved()
         with self._lock:
-            request = Open(tenant=tenant, scope_id=root, hashes=join_hashes(hashes), hints=hints)
+            request = Open(tenant=tenant, scope_id=chain.root, hashes=join_hashes(chain.hashes), hints=hints)
             timeout_s = self._options.call_timeout_s
             lease = self._call(request, Opened, lambda reply: reply.lease, timeout_s=timeout_s)
             pool = self.pool
@@ -206,7 +247,7 @@ class RemoteClient:
                 return Saved(reason="unavailable", answer="refused: unavailable")
             session = _Session(self, lease)
             try:
-                return run_save(session, pool, tenant=tenant, n_blocks=len(hashes), fill=fill, wait_s=wait_s)
+                return run_save(session, pool, tenant=tenant, n_blocks=n_blocks, fill=fill, wait_s=wait_s)
             except TierUnavailable:
                 return Saved(reason="unavailable", answer="refused: unavailable")
             finally:
@@ -287,7 +328,7 @@ class RemoteClient:
     def _lose(self, error: TieredError) -> None:
         _log.warning("worker lost; going on without a cache", socket=self._path, error=str(error))
         self._detach()
-        threading.Thread(target=self._attach_again, name="attach-again", daemon=True).start()
+        self._attach_in_a_thread(first_s=RETRY_FIRST_S)
 
     def _detach(self) -> None:
         if self._link is not None:
@@ -295,34 +336,39 @@ class RemoteClient:
             self._link.pool.close()
             self._link = None
 
-    def _attach_again(self) -> None:
+    def _attach_in_a_thread(self, *, first_s: float) -> None:
+        threading.Thread(target=self._attach_again, args=(first_s,), name="attach-again", daemon=True).start()
+
+    def _attach_again(self, wait_s: float) -> None:
         """Until it works, in a thread of its own: no request ever waits for a worker to come back."""
-        wait_s = RETRY_FIRST_S
+        said = ""
         while not self._closed.wait(wait_s):
-            wait_s = min(2 * wait_s, RETRY_MAX_S)
+            wait_s = min(max(2 * wait_s, RETRY_FIRST_S), RETRY_MAX_S)
             try:
                 link = self._attach(self._options.attach_timeout_s)
-            except LayoutMismatch as error:
-                _log.error("not attached again", error=str(error))  # another model lives there now
-                return
-            except TieredError:
+            except TieredError as error:
+                if str(error) != said:  # a worker that is away is said once, and so is one of another model
+                    _log.warning("not attached; going on without a cache", socket=self._path, reason=str(error))
+                    said = str(error)
                 continue
             with self._lock:
                 self._link = link
                 if self._closed.is_set():
                     self._detach()
-            _log.info("attached again", socket=self._path)
+            _log.info("attached", socket=self._path, node=link.node)
             return
 
     def _attach(self, timeout_s: float) -> _Link:
         sock = connect_unix(self._path, timeout_s=self._options.call_timeout_s)
         connection: Connection[EngineReply] = Connection(sock, ENGINE_REPLIES, name=self._path)
         try:
-            connection.send(Attach(scope=self.scope, engine=self._engine, pid=os.getpid()), timeout_s=timeout_s)
+            attach = Attach(scope=self.scope, engine=self._engine, pid=os.getpid(), version=__version__)
+            connection.send(attach, timeout_s=timeout_s)
             reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
             if not isinstance(reply, Attached):
                 raise self._refusal(reply)
-            return _Link(connection, next(self._attachments), reply.node, _open_pool(reply, descriptor))
+            pool = _open_pool(reply, descriptor)
+            return _Link(connection, next(self._attachments), reply.connection, reply.node, pool)
         except BaseException:
             connection.close()
             raise
@@ -339,11 +385,12 @@ class _Link:
     """One attachment: what begins and ends together.
 
     attachment: counted here, because every worker counts its connections and leases from 1: by its numbers a match
-    of the worker before could be taken for one of this worker's.
+    of the worker before could be taken for one of this worker's. connection_id: as the worker counts.
     """
 
     connection: Connection[EngineReply]
     attachment: int
+    connection_id: int
     node: str
     pool: BlockPool
 
@@ -352,11 +399,11 @@ def _open_pool(attached: Attached, descriptor: int | None) -> BlockPool:
     """Map the worker's memory. Errors: TieredError; the descriptor is closed then."""
     if descriptor is None:
         try:
-            return open_cuda_handle(attached.handle, attached.layout, attached.n_blocks)
+            return open_cuda_handle(attached.handle, attached.layout, attached.n_blocks, name=attached.pool)
         except RuntimeError as error:  # what torch raises for a device or a handle it cannot open
             raise TierUnavailable(f"{attached.device}: cannot open the worker's memory: {error}") from error
     try:
-        return BlockPool.attach(attached.layout, attached.n_blocks, descriptor=descriptor)
+        return BlockPool.attach(attached.layout, attached.n_blocks, descriptor=descriptor, name=attached.pool)
     except BaseException:
         os.close(descriptor)
         raise

@@ -43,6 +43,8 @@ class SequenceHost:
     connection: int
 
     def open(self, *, tenant: TenantId, scope_id: bytes, extras: Extras | None = None) -> SequenceHandle:
+        """Errors: ValueError where an engine packs the blocks its own way."""
+        self.pool.layout.require_open()
         with self.changed:
             state = open_sequence(
                 self.core, connection=self.connection, tenant=tenant, scope_id=scope_id, extras=extras

@@ -9,15 +9,18 @@ from tiered.core.requests import ended
 from tiered.types import Source, TokenCounts
 
 
-def release(core: CacheCore, lease: Lease, *, used_tokens: int, now: float | None = None) -> None:
-    """End the lease. used_tokens: how many of the prompt's first tokens came from the cache, as the engine says.
+def release(
+    core: CacheCore, lease: Lease, *, used_tokens: int, own_tokens: int = 0, now: float | None = None
+) -> None:
+    """End the lease. used_tokens: how many of the prompt's first tokens the engine did not compute, as it says.
 
-    Counted per source of the blocks they lay in; all else the request asked for was missed, so that
-    asked == hot + peer + redis + missed holds whatever happened.
+    own_tokens: how many of those it had itself; they were not asked for. The others are counted per source of the
+    blocks they lay in; all else the request asked for was missed, so that asked == hot + peer + redis + missed
+    holds whatever happened.
 
     now: when the request ended; None where it goes on without its blocks and somebody else will say.
     """
-    _count(core, lease, used_tokens)
+    _count(core, lease, used_tokens, own_tokens)
     if now is not None:
         ended(core, lease, now=now)
     _give_back(core, lease)
@@ -39,23 +42,21 @@ def expire(core: CacheCore, now: float) -> int:
     return len(lapsed)
 
 
-def _count(core: CacheCore, lease: Lease, used_tokens: int) -> None:
+def _count(core: CacheCore, lease: Lease, used_tokens: int, own_tokens: int) -> None:
     if lease.counted or lease.asked_tokens <= 0:
         return
     lease.counted = True
     block_tokens = core.options.block_tokens
-    used = min(max(used_tokens, 0), len(lease.pinned) * block_tokens, lease.asked_tokens)
+    own = min(max(own_tokens, 0), lease.asked_tokens)
+    used = max(own, min(used_tokens, len(lease.pinned) * block_tokens, lease.asked_tokens))
     by_source = dict.fromkeys(Source, 0)
-    left = used
-    for source in lease.sources:
-        if left <= 0:
-            break
-        by_source[source] += min(block_tokens, left)
-        left -= block_tokens
+    for index, source in enumerate(lease.sources[: -(-used // block_tokens)]):
+        first = index * block_tokens
+        by_source[source] += max(0, min(used, first + block_tokens) - max(own, first))
     counters = core.count(lease.tenant)
     counters.tokens = counters.tokens.plus(
         TokenCounts(
-            asked=lease.asked_tokens,
+            asked=lease.asked_tokens - own,
             hot=by_source[Source.HOT],
             peer=by_source[Source.PEER],
             redis=by_source[Source.REDIS],

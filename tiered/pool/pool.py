@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -57,6 +58,8 @@ class BlockPool:
     start, so that a budget the machine does not have fails here and first use pays for no page fault.
 
     descriptor: of a file in RAM to take instead, as large as the pool; what it holds stays. The pool then owns it.
+
+    ``name`` is random: no other pool has it, so block ids of another are not taken for this one's.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class BlockPool:
         self.layout = layout
         self.n_blocks = n_blocks
         self.device = device
+        self.name = secrets.token_bytes(16)
         self.descriptor = descriptor
         self._memory: memoryview | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -85,19 +89,19 @@ class BlockPool:
             self.tensor = torch.empty((n_blocks, *layout.block_shape), dtype=torch_dtype(layout), device=device)
 
     @classmethod
-    def attach(cls, layout: KvLayout, n_blocks: int, *, descriptor: int) -> BlockPool:
+    def attach(cls, layout: KvLayout, n_blocks: int, *, descriptor: int, name: bytes = b"") -> BlockPool:
         """The pool of another process, from its shared-memory descriptor, which this pool then owns."""
         pool = cls.__new__(cls)
         pool.layout, pool.n_blocks, pool.device, pool.descriptor = layout, n_blocks, "cpu", descriptor
-        pool._stream = None
+        pool._stream, pool.name = None, name
         pool._adopt(_map(descriptor, pool.nbytes, grow=False))
         return pool
 
     @classmethod
-    def attach_tensor(cls, layout: KvLayout, tensor: torch.Tensor) -> BlockPool:
+    def attach_tensor(cls, layout: KvLayout, tensor: torch.Tensor, *, name: bytes = b"") -> BlockPool:
         """The pool of another process, from a tensor that already aliases its CUDA memory."""
         pool = cls.__new__(cls)
-        pool.layout, pool.n_blocks, pool.device = layout, tensor.shape[0], str(tensor.device)
+        pool.layout, pool.n_blocks, pool.device, pool.name = layout, tensor.shape[0], str(tensor.device), name
         pool.descriptor, pool._memory, pool._stream, pool.tensor = None, None, None, tensor
         return pool
 

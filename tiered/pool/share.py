@@ -40,7 +40,7 @@ def cuda_handle(pool: BlockPool) -> bytes:
     return msgspec.msgpack.encode(storage._share_cuda_())  # type: ignore[no-untyped-call]
 
 
-def open_cuda_handle(handle: bytes, layout: KvLayout, n_blocks: int) -> BlockPool:
+def open_cuda_handle(handle: bytes, layout: KvLayout, n_blocks: int, *, name: bytes = b"") -> BlockPool:
     """Map a CUDA pool exported by :func:`cuda_handle` in another process on the same device.
 
     Errors: ProtocolError for what is no handle; RuntimeError from torch for one it cannot open.
@@ -53,4 +53,4 @@ def open_cuda_handle(handle: bytes, layout: KvLayout, n_blocks: int) -> BlockPoo
     tensor = torch.empty(0, dtype=torch_dtype(layout), device=storage.device)
     shape = (n_blocks, *layout.block_shape)
     tensor.set_(storage, 0, shape, tensor.new_empty(shape, device="meta").stride())
-    return BlockPool.attach_tensor(layout, tensor)
+    return BlockPool.attach_tensor(layout, tensor, name=name)

@@ -39,15 +39,22 @@ class Failure(Message, frozen=True):
 
 
 class Attach(Message, frozen=True):
-    """First message of an engine. The worker builds its pool for the first layout it sees."""
+    """First message of an engine. The worker builds its pool for the first layout it sees.
+
+    engine: its name and version; version: of this package on its side. Both for people.
+    """
 
     scope: ModelScope
     engine: str
     pid: int
+    version: str = ""
 
 
 class Attached(Message, frozen=True):
-    """The pool's memory comes with this message as a descriptor (cpu), or in ``handle`` (CUDA IPC)."""
+    """The pool's memory comes with this message as a descriptor (cpu), or in ``handle`` (CUDA IPC).
+
+    pool: the name of this very pool; no other, of an earlier life neither, has the same. version: of the worker.
+    """
 
     node: str
     connection: int
@@ -56,6 +63,8 @@ class Attached(Message, frozen=True):
     device: str
     match_lease_s: float
     handle: bytes = b""
+    pool: bytes = b""
+    version: str = ""
 
 
 class Sharing(Message, frozen=True):
@@ -145,13 +154,27 @@ class Committed(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
+    """used_tokens: of the prompt's first, those not computed; the engine had the first own_tokens of them itself."""
+
     lease: int
     used_tokens: int
+    own_tokens: int = 0
 
 
 class Released(Message, frozen=True):
     """held: False when the lease had ended before; what was copied under it is then not to be trusted."""
 
+    held: bool
+
+
+class Vouch(Message, frozen=True):
+    """Are the pins of this lease of that connection held now? Another process of its engine reads under them."""
+
+    connection: int
+    lease: int
+
+
+class Vouched(Message, frozen=True):
     held: bool
 
 
@@ -254,7 +277,18 @@ SequenceReply: TypeAlias = SequenceOpened | Appended | Attention | SequenceChang
 
 
 EngineRequest: TypeAlias = (
-    Attach | Sharing | Match | Load | Open | Allocate | Commit | Release | Prefilled | CloseSession | SequenceRequest
+    Attach
+    | Sharing
+    | Match
+    | Load
+    | Open
+    | Allocate
+    | Commit
+    | Release
+    | Vouch
+    | Prefilled
+    | CloseSession
+    | SequenceRequest
 )
 EngineReply: TypeAlias = (
     Attached
@@ -265,6 +299,7 @@ EngineReply: TypeAlias = (
     | Allocated
     | Committed
     | Released
+    | Vouched
     | PrefillNoted
     | SessionClosed
     | Failure

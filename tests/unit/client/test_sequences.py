@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 import torch
 
@@ -100,6 +101,13 @@ def test_attention_over_forks_that_part_equals_contiguous_attention(client: Loca
     for sequence in (late, *beams):
         sequence.drop()
     assert all(record.pins == 0 for record in client.core.table.records)
+
+
+def test_no_sequence_is_opened_over_blocks_that_an_engine_packs_its_own_way() -> None:
+    packed = msgspec.structs.replace(SCOPE, layout=msgspec.structs.replace(LAYOUT, interior="an engine's"))
+    client = LocalClient(packed, PoolSettings(bytes=4 * LAYOUT.block_bytes))
+    with contextlib.closing(client), pytest.raises(ValueError, match="blocks packed as an engine's can only be copied whole"):
+        client.open_sequence(tenant=TENANT)
 
 
 def test_what_sequences_wrote_is_a_match_and_what_was_saved_is_reused(client: LocalClient) -> None:

@@ -54,6 +54,24 @@ def test_used_tokens_are_counted_from_the_first_block_on(used: int, hot: int, pe
     assert counted(world) == TokenCounts(asked=12, hot=hot, peer=peer, redis=redis, missed=12 - used)
 
 
+@given(asked=st.integers(-5, 40), used=st.integers(-HUGE, HUGE), own=st.integers(-HUGE, HUGE))
+def test_what_the_engine_had_itself_was_not_asked_for(asked: int, used: int, own: int) -> None:
+    world = World(8)
+    lease = mixed_lease(world, asked)
+    release(world.core, lease, used_tokens=used, own_tokens=own)
+    tokens, own = counted(world), min(max(own, 0), max(asked, 0))
+    assert tokens.asked == tokens.hot + tokens.peer + tokens.redis + tokens.missed == max(asked, 0) - own
+    assert tokens.hot + tokens.peer + tokens.redis == max(0, min(used, 3 * BLOCK_TOKENS, asked) - own)
+    assert min(tokens.hot, tokens.peer, tokens.redis, tokens.missed) >= 0
+
+
+@pytest.mark.parametrize(("own", "hot", "peer", "redis"), [(4, 0, 4, 3), (5, 0, 3, 3), (2, 2, 4, 3), (11, 0, 0, 0)])
+def test_blocks_that_the_engine_had_count_for_no_source(own: int, hot: int, peer: int, redis: int) -> None:
+    world = World(8)
+    release(world.core, mixed_lease(world, 12), used_tokens=11, own_tokens=own)
+    assert counted(world) == TokenCounts(asked=12 - own, hot=hot, peer=peer, redis=redis, missed=1)
+
+
 def test_a_second_release_finds_no_lease() -> None:
     world, prompt = World(4), chain("p", 2)
     world.save(prompt)

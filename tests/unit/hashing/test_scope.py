@@ -23,6 +23,7 @@ OTHER_LAYOUT = {
     "block_tokens": 32,
     "attention": "mla",
     "version": 2,
+    "interior": "vllm/CPU_ATTN/LBHNC",
 }
 OTHER_MODEL = {
     "model": "n",

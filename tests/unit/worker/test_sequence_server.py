@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import msgspec
 import pytest
 
 import worker.sequence_server
@@ -45,6 +46,17 @@ def append(sequence: int, n_tokens: int) -> Append:
 async def served(hot: HotTier) -> SequenceServer:
     await hot.attach(SCOPE, 1)
     return SequenceServer(hot, 1, asyncio.Semaphore(1))
+
+
+def test_nobody_computes_over_blocks_that_an_engine_packs_its_own_way(hot: HotTier) -> None:
+    packed = msgspec.structs.replace(SCOPE, layout=msgspec.structs.replace(LAYOUT, interior="an engine's"))
+
+    async def run() -> None:
+        await hot.attach(packed, 1)
+        with pytest.raises(ValueError, match="blocks packed as an engine's can only be copied whole"):
+            SequenceServer(hot, 1, asyncio.Semaphore(1)).open(TENANT, scope_id(packed, label=tenant_label(TENANT)))
+
+    asyncio.run(run())
 
 
 def test_what_a_thread_still_writes_into_is_not_given_back_before_it_is_done(
