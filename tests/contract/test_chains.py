@@ -1,4 +1,4 @@
-"""What every CacheClient promises of chains and vouchers, for engines that match in one process and copy in another."""
+"""What every CacheClient promises of chains and vouchers: engines match in one process and copy in another."""
 
 from __future__ import annotations
 
