@@ -1,8 +1,8 @@
 """The part of ttft.py on vLLM: with our connector, alone, and with LMCache's. Not a benchmark itself.
 
-Engines are processes of Pythons that have vLLM; while one answers the others are stopped, so that none takes another's
-time. ``plain`` is vLLM without a connector. Every prompt of *warm* rows goes to an engine that was started after the
-prompt was computed by another, so nothing comes from its own prefix cache.
+Engines are processes of Pythons that have vLLM; while one answers the others are stopped, so that none takes time of
+another's. ``plain`` is vLLM without a connector. Every prompt of *warm* rows goes to an engine that was started after
+the prompt was computed by another, so nothing comes from its own prefix cache.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def measure_vllm(report: Report, model: Path, prompts: list[list[int]], python: 
             return started
 
         plain = engine(None)
-        cold, own, texts = alone(plain, prompts)
+        cold, own, right = alone(plain, prompts)
         report.add("vLLM alone: time to first token, 2,000 tokens, cold", median(cold), "ms")
         report.add("vLLM alone: own prefix cache", median(own), "ms", baseline=median(cold))
 
@@ -144,38 +144,42 @@ def measure_vllm(report: Report, model: Path, prompts: list[list[int]], python: 
         near_worker, far_worker = (str(worker.socket_path) for worker in cluster.workers)
 
         first = engine(attached(near_worker))
-        warm(report, "tiered: first time, cached nowhere", first, near, texts, cold, cached=0)
-        warm(None, "", first, far, texts, cold, cached=0)
+        warm(report, "tiered: first time, cached nowhere", first, near, right, cold, cached=0)
+        warm(None, "", first, far, right, cold, cached=0)
         settle(api, n_blocks=len(prompts) * (len(prompts[0]) // BLOCK_TOKENS))
         first.close()
         local = engine(attached(near_worker))
-        warm(report, "tiered: fresh engine, local worker", local, near, texts, cold, cached=BLOCK_TOKENS)
+        warm(report, "tiered: fresh engine, local worker", local, near, right, cold, cached=BLOCK_TOKENS)
         local.close()
         other = engine(attached(far_worker))
-        warm(report, "tiered: fresh engine, from a peer", other, near, texts, cold, cached=BLOCK_TOKENS)
+        warm(report, "tiered: fresh engine, from a peer", other, near, right, cold, cached=BLOCK_TOKENS)
         with other.awake():
             evict_to_redis(api, TENANT)
-        warm(report, "tiered: fresh engine, from Redis", other, far, texts, cold, cached=BLOCK_TOKENS)
+        warm(report, "tiered: fresh engine, from Redis", other, far, right, cold, cached=BLOCK_TOKENS)
         unique(report, plain, other, cluster)
         other.close()
         if lmcache is not None:
-            beside_lmcache(report, near, texts, cold, directory, lambda connector: engine(connector, lmcache))
+            beside_lmcache(report, near, right, cold, directory, lambda connector: engine(connector, lmcache))
 
 
 def attached(socket_path: str) -> dict[str, Any]:
     return CONNECTOR | {"kv_connector_extra_config": {"socket": socket_path}}
 
 
-def alone(plain: Engine, prompts: list[list[int]]) -> tuple[list[float], list[float], list[list[int]]]:
-    """Times cold and with its own prefix cache, in ms, and the right first tokens."""
-    cold, own, texts = [], [], []
+Right = dict[tuple[int, ...], set[int]]
+"""By prompt, the first tokens that vLLM alone answers with, cold and with its own prefix cache."""
+
+
+def alone(plain: Engine, prompts: list[list[int]]) -> tuple[list[float], list[float], Right]:
+    """Times cold and with its own prefix cache, in ms, and the right answers."""
+    cold, own, right = [], [], {}
     with plain.awake():
         for prompt in prompts:
-            for times in (cold, own):
-                answer = plain.answer(prompt)
+            answers = [plain.answer(prompt), plain.answer(prompt)]
+            for times, answer in zip((cold, own), answers, strict=True):
                 times.append(answer.ttft_s * 1e3)
-            texts.append(answer.tokens)
-    return cold, own, texts
+            right[tuple(prompt)] = {answer.tokens[0] for answer in answers}
+    return cold, own, right
 
 
 def warm(
@@ -183,7 +187,7 @@ def warm(
     label: str,
     engine: Engine,
     prompts: list[list[int]],
-    texts: list[list[int]],
+    right: Right,
     cold: list[float],
     *,
     cached: int,
@@ -195,6 +199,7 @@ def warm(
             answer = engine.answer(prompt)
             expected = cached and (len(prompt) - 1) // cached * cached
             assert answer.cached == expected, f"{label}: {answer.cached} tokens came from the cache, not {expected}"
+            assert answer.tokens[0] in right[tuple(prompt)], f"{label}: another answer"
             times.append(answer.ttft_s * 1e3)
             print(f"{label or 'further prompts'}: {answer.ttft_s:.3f} s, {answer.cached} cached", flush=True)
             time.sleep(0.5)  # in which what is stored behind the answer is stored
@@ -256,7 +261,7 @@ def unknown(seed: int) -> list[int]:
 def beside_lmcache(
     report: Report,
     prompts: list[list[int]],
-    texts: list[list[int]],
+    right: Right,
     cold: list[float],
     directory: Path,
     engine: Callable[[dict[str, Any]], Engine],
@@ -268,16 +273,16 @@ def beside_lmcache(
     with EmbeddedServer.start(data, maxmemory_bytes=None, port=redis_port):
         with lmcache_server(redis_port, directory) as connector:
             first = engine(connector)
-            warm(report, "LMCache: first time, cached nowhere", first, prompts, texts, cold, cached=0)
+            warm(report, "LMCache: first time, cached nowhere", first, prompts, right, cold, cached=0)
             time.sleep(5.0)
             first.close()
             local = engine(connector)
-            warm(report, "LMCache: fresh engine, its memory", local, prompts, texts, cold, cached=LMCACHE_CHUNK)
+            warm(report, "LMCache: fresh engine, its memory", local, prompts, right, cold, cached=LMCACHE_CHUNK)
             local.close()
         with lmcache_server(redis_port, directory) as connector:
             fresh = engine(connector)
             warm(
-                report, "LMCache: fresh engine and server, Valkey", fresh, prompts, texts, cold, cached=LMCACHE_CHUNK
+                report, "LMCache: fresh engine and server, Valkey", fresh, prompts, right, cold, cached=LMCACHE_CHUNK
             )
             fresh.close()
 

@@ -26,13 +26,14 @@ def main() -> None:
         wanted = SamplingParams(max_tokens=ask["n"], temperature=0, ignore_eos=True)
         began = time.perf_counter()
         engine.add_request(str(name), TokensPrompt(prompt_token_ids=ask["tokens"]), wanted)
-        first_s, output = None, None
+        first_s, last = None, None
         while engine.has_unfinished_requests():
-            for output in engine.step():
-                first_s = first_s or time.perf_counter() - began
-        answer = list(output.outputs[0].token_ids)
+            outputs = engine.step()
+            if outputs:
+                first_s, last = first_s or time.perf_counter() - began, outputs[-1]
         total_s = time.perf_counter() - began
-        say({"ttft_s": first_s, "total_s": total_s, "tokens": answer, "cached": output.num_cached_tokens or 0})
+        answer, cached = list(last.outputs[0].token_ids), last.num_cached_tokens or 0
+        say({"ttft_s": first_s, "total_s": total_s, "tokens": answer, "cached": cached})
 
 
 def say(answer: dict[str, object]) -> None:

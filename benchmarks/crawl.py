@@ -22,12 +22,11 @@ from pathlib import Path
 import torch
 from _cluster import evict_to_redis, wait_until
 from _harness import Report, median
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
-from ttft import TENANT, TOKENS, answer
+from ttft import TENANT, TOKENS, answer, real_prompts
 
 from tiered.cli.api import CoordinatorClient
-from tiered.cli.demo.conversations import read_conversations
 from tiered.cli.launcher import SECRET_VARIABLE, WORKER_START_S, ClusterPlan, LocalCluster
 from tiered.cli.model import ensure_demo_model
 from tiered.cli.overrides import Overrides
@@ -150,7 +149,7 @@ def main() -> None:
     path = ensure_demo_model()
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
     model.eval()
-    prompts = real_prompts(path)
+    prompts = real_prompts(path, PROMPTS)
     scope = model_scope(model, name=path.name)
     os.environ.setdefault(SECRET_VARIABLE, secrets.token_urlsafe(32))
     cluster = LocalCluster(
@@ -228,17 +227,6 @@ def reader_of(cluster: LocalCluster) -> Iterator[tuple[str, Relay, Relay]]:
         child.stop(grace_s=WORKER_START_S)
         peers.close()
         redis.close()
-
-
-def real_prompts(model: Path) -> list[list[int]]:
-    """As in ``ttft``, and more of them."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    texts = ["\n".join(message["content"] for message in c.messages) for c in read_conversations()]
-    prompts = []
-    for index in range(PROMPTS):
-        turned = texts[index % len(texts) :] + texts[: index % len(texts)]
-        prompts.append(list(tokenizer(f"Conversation {index}.\n" + "\n".join(turned))["input_ids"])[:TOKENS])
-    return prompts
 
 
 if __name__ == "__main__":

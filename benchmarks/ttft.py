@@ -5,8 +5,8 @@ package (``make test-vllm`` makes one), on vLLM; TIERED_VLLM_LMCACHE_PYTHON name
 measured beside it. ``python benchmarks/ttft.py transformers`` or ``... vllm`` measures one part.
 
 transformers: three workers in processes of their own over the embedded server. Baseline of each row: the same prompts
-on the same engine without a cache, each measured right beside its counterpart. Rows of *nothing cached* and of what is
-broken are prompts that nobody has; their ratio is the median of the pairs' ratios.
+on the same engine without a cache, each measured right beside its counterpart. Rows of *nothing cached*, and of what
+is broken, are prompts that nobody has; their ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def real_prompts(model: Path, n_prompts: int) -> list[list[int]]:
     texts = ["\n".join(message["content"] for message in c.messages) for c in read_conversations()]
     prompts = []
     for index in range(n_prompts):
-        text = f"Conversation {index}.\n" + "\n".join(texts[index:] + texts[:index])
+        turned = texts[index % len(texts) :] + texts[: index % len(texts)]
+        text = f"Conversation {index}.\n" + "\n".join(turned)
         prompts.append(list(tokenizer(text)["input_ids"])[:TOKENS])
     return prompts
 
