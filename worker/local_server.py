@@ -21,16 +21,19 @@ from tiered.hashing.scope import ModelScope, scope_id
 from tiered.log import get_logger
 from tiered.pool.share import cuda_handle, send_with_descriptor
 from tiered.tenancy.policy import check_tenant_name
-from tiered.types import LeaseId, TenantId
+from tiered.types import LeaseId, TenantId, TokenCounts
 from tiered.wire.framing import encode
 from tiered.wire.messages import (
     Allocate,
     Allocated,
     Attach,
     Attached,
+    AttachedEngine,
     CloseSession,
     Commit,
     Committed,
+    Describe,
+    Described,
     EngineReply,
     EngineRequest,
     Failure,
@@ -84,6 +87,8 @@ class LocalServer:
         self._serving: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}
         """Connections that have not said anything yet, the oldest first."""
+        self._attached: dict[int, AttachedEngine] = {}
+        """By connection."""
 
     async def start(self) -> None:
         """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
@@ -135,7 +140,14 @@ class LocalServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = next(self._connections)
         sequences = SequenceServer(self._hot, connection, self._computing)
-        engine = _Engine(self._hot, connection, sequences, node=self._node, match_lease_s=self._match_lease_s)
+        engine = _Engine(
+            self._hot,
+            connection,
+            sequences,
+            node=self._node,
+            match_lease_s=self._match_lease_s,
+            attached=self._attached,
+        )
         task = asyncio.current_task()
         assert task is not None
         if len(self._serving) >= CONNECTIONS_MAX:
@@ -157,7 +169,8 @@ class LocalServer:
         finally:
             sequences.close()
             n_leases = self._hot.detach(connection)
-            _log.info("engine gone", connection=connection, leases_ended=n_leases)
+            if self._attached.pop(connection, None) is not None:
+                _log.info("engine gone", connection=connection, leases_ended=n_leases)
             self._serving.discard(task)
             self._silent.pop(task, None)
             if writer.transport.get_write_buffer_size():
@@ -176,16 +189,24 @@ class LocalServer:
 
 
 class _Engine:
-    """One attached engine: its requests, answered."""
+    """One engine's connection: its requests, answered. ``attached``: of all connections."""
 
     def __init__(
-        self, hot: HotTier, connection: int, sequences: SequenceServer, *, node: str, match_lease_s: float
+        self,
+        hot: HotTier,
+        connection: int,
+        sequences: SequenceServer,
+        *,
+        node: str,
+        match_lease_s: float,
+        attached: dict[int, AttachedEngine],
     ) -> None:
         self._hot = hot
         self._connection = connection
         self._sequences = sequences
         self._node = node
         self._match_lease_s = match_lease_s
+        self._attached = attached
         self._scope: ModelScope | None = None
 
     async def answer(self, request: EngineRequest, writer: asyncio.StreamWriter) -> None:
@@ -212,6 +233,7 @@ class _Engine:
     async def _attach(self, request: Attach, writer: asyncio.StreamWriter) -> None:
         pool = await self._hot.attach(request.scope, self._connection)
         self._scope = request.scope
+        self._attached[self._connection] = AttachedEngine(request.engine, request.version, request.pid)
         attached = Attached(
             node=self._node,
             connection=self._connection,
@@ -239,6 +261,8 @@ class _Engine:
 
     async def _reply(self, request: EngineRequest) -> EngineReply:
         match request:
+            case Describe():
+                return self._describe()
             case Sharing():
                 return Shared(self._hot.label_of(_tenant(request.tenant)))
             case Match():
@@ -316,6 +340,14 @@ class _Engine:
             n_peer=n_peer,
             n_redis=n_redis,
         )
+
+    def _describe(self) -> Described:
+        stats = self._hot.stats()
+        tokens = TokenCounts()
+        for of in stats.tenants.values():
+            tokens = tokens.plus(of.tokens)
+        engines = tuple(self._attached.values())
+        return Described(self._node, __version__, stats.layout, stats.pool_blocks, engines, tokens)
 
     def _own_scope(self, tenant: TenantId, named: bytes) -> bytes:
         """The scope, if it is the tenant's in this engine's model: nobody reads what it may not by naming it."""

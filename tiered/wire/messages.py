@@ -13,7 +13,7 @@ import msgspec
 
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
-from tiered.types import NO_HINTS, BlockHere, Hints, Told
+from tiered.types import NO_HINTS, BlockHere, Hints, TokenCounts, Told
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES_MAX: Final = 16 << 20
@@ -65,6 +65,29 @@ class Attached(Message, frozen=True):
     handle: bytes = b""
     pool: bytes = b""
     version: str = ""
+
+
+class Describe(Message, frozen=True):
+    """Who is there, and who is attached? Asked by whoever may open the socket; nothing is attached by it."""
+
+
+class AttachedEngine(msgspec.Struct, frozen=True, array_like=True):
+    """What an engine said of itself when it attached."""
+
+    engine: str
+    version: str
+    pid: int
+
+
+class Described(Message, frozen=True):
+    """layout: of the pool, for people; '' and no blocks before the first engine. tokens: of all tenants together."""
+
+    node: str
+    version: str
+    layout: str
+    n_blocks: int
+    engines: tuple[AttachedEngine, ...]
+    tokens: TokenCounts
 
 
 class Sharing(Message, frozen=True):
@@ -278,6 +301,7 @@ SequenceReply: TypeAlias = SequenceOpened | Appended | Attention | SequenceChang
 
 EngineRequest: TypeAlias = (
     Attach
+    | Describe
     | Sharing
     | Match
     | Load
@@ -292,6 +316,7 @@ EngineRequest: TypeAlias = (
 )
 EngineReply: TypeAlias = (
     Attached
+    | Described
     | Shared
     | Matched
     | Loaded
