@@ -61,6 +61,8 @@ class Quantized:
         return self._code.name
 
     def refusal(self, layout: KvLayout) -> str:
+        if layout.interior:
+            return f"{self.name} looks into the blocks, and these are packed as {layout.interior}"
         if layout.dtype in FLOAT_DTYPES:
             return ""
         return f"{self.name} needs elements of {', '.join(FLOAT_DTYPES)}, and these are {layout.dtype}"

@@ -4,6 +4,7 @@ import struct
 from typing import get_args
 
 import numpy as np
+import msgspec
 import pytest
 import zstandard
 
@@ -57,6 +58,15 @@ def test_a_layout_that_cannot_be_quantized_is_a_config_error_with_the_reason(nam
         codec_for(name, layout)
     assert codec_for("lossless", layout) is CODECS["lossless"]
     assert codec_for("none", layout) is None
+    assert encode(name, memoryview(bytes(layout.block_bytes)), layout).codec == "lossless"
+
+
+@pytest.mark.parametrize("name", sorted(LOSSY_CODECS))
+def test_blocks_that_an_engine_packs_its_own_way_are_stored_exactly(name: str) -> None:
+    layout = msgspec.structs.replace(BF16, interior="an engine's")
+    with pytest.raises(ConfigError, match=f"{name} looks into the blocks, and these are packed as an engine's"):
+        codec_for(name, layout)
+    assert codec_for("lossless", layout) is CODECS["lossless"]
     assert encode(name, memoryview(bytes(layout.block_bytes)), layout).codec == "lossless"
 
 
