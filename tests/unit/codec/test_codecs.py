@@ -3,8 +3,8 @@ from __future__ import annotations
 import struct
 from typing import get_args
 
-import numpy as np
 import msgspec
+import numpy as np
 import pytest
 import zstandard
 
