@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,6 @@ from tiered.client.local import LocalClient
 from tiered.client.port import Fill, Loaded, Match, Saved
 from tiered.config import PoolSettings
 from tiered.connectors.transformers import CachedGenerator, Generation, GeneratorOptions, Reuse, model_scope
-from tiered.errors import ConfigError
 from tiered.hashing.chain import Extras
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
@@ -303,19 +303,32 @@ def test_another_tenant_and_other_weights_reuse_nothing(model: LlamaForCausalLM,
 
 
 @pytest.mark.parametrize(
-    "model_",
+    "make",
     [
-        lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=64)),
+        lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=40)),
         lambda: Qwen2ForCausalLM(
-            Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=64, max_window_layers=1)
+            Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=40, max_window_layers=1)
         ),
     ],
     ids=["mistral", "qwen2"],
 )
-def test_a_model_with_a_sliding_window_is_refused_in_one_sentence(model_: Callable[[], object]) -> None:
-    with pytest.raises(ConfigError, match="only part of the KV; use a model with full attention") as caught:
-        model_scope(model_())
-    assert "\n" not in str(caught.value)
+def test_a_model_with_a_sliding_window_answers_the_same_from_a_cache_that_keeps_all_tokens(
+    make: Callable[[], Any],
+) -> None:
+    torch.manual_seed(0)
+    windowed = make().eval()
+    prompt = tokens(23, 3 * CHUNK + 3)
+    with closing(make_client(windowed)) as own:
+        answer(windowed, own, prompt)
+        got = answer(windowed, own, prompt)
+        with pytest.raises(ValueError, match="paged attention sees all tokens"):
+            CachedGenerator(windowed, own, GeneratorOptions(reuse=Reuse.BLOCK, storage="paged"))
+    alone = windowed.generate(
+        torch.tensor([prompt]), max_new_tokens=len(got.tokens), do_sample=False, eos_token_id=None
+    )
+    assert_same(got, answer(windowed, None, prompt))
+    assert got.tokens == alone[0, len(prompt) :].tolist()
+    assert got.hit_tokens == {Source.HOT: 3 * CHUNK}
 
 
 def test_a_window_as_long_as_the_context_is_full_attention() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -28,6 +28,8 @@ from tiered.client.saving import verified_blocks
 from tiered.connectors.transformers.kv import blocks_from_cache, cache_argument, cache_from_blocks
 from tiered.connectors.transformers.paged import PagedCache, paged_attention_of
 from tiered.connectors.transformers.pins import Pins, PinsEnded
+from tiered.connectors.transformers.scope import layer_windows
+from tiered.connectors.transformers.steering import Abandoned, Steering
 from tiered.errors import BlockNotResident
 from tiered.hashing.chain import Extras
 from tiered.pool.pool import BlockPool
@@ -73,7 +75,7 @@ class Generation:
     tokens: the generated ids. first_logits: (vocab,), of the first generated token; logits_digest: XXH3-128 over the
     logits of all of them. hit_tokens: prompt tokens whose KV was reused, by where it was found; the others were
     computed. ttft_s: from the call to the first token. cache: KV of the prompt and of the answer but its last token;
-    None with paged storage, because its blocks have been given back.
+    None with paged storage, because its blocks have been given back. Of a kept answer its end may be missing.
     """
 
     tokens: list[int]
@@ -131,6 +133,8 @@ class CachedGenerator:
         self._client = client
         self._options = options or GeneratorOptions()
         self._cache_argument = cache_argument(model)
+        if self._paged and any(layer_windows(model)):
+            raise ValueError("storage: paged attention sees all tokens, this model's a window; set it to copy")
         if client is not None and self._options.chunk_tokens % client.layout.block_tokens:
             raise ValueError(
                 f"chunk_tokens: {self._options.chunk_tokens} is no multiple of the layout's block_tokens, "
@@ -147,23 +151,34 @@ class CachedGenerator:
         stop_tokens: frozenset[int] = frozenset(),
         extras: Extras | None = None,
         hints: Hints = NO_HINTS,
+        steering: Steering | None = None,
+        keep_answer: bool = False,
     ) -> Generation:
-        """Greedy decoding. ValueError for an empty prompt or one longer than the model's context."""
+        """Greedy decoding, unless ``steering`` chooses. keep_answer: store the answer's KV too, for who goes on.
+
+        Errors: ValueError for an empty prompt or one longer than the model's context; Abandoned.
+        """
         self._check(prompt, max_new_tokens)
+        if steering is not None and self._paged:
+            raise ValueError("steering: an answer read in place may have to be made anew; set storage to copy")
+        if keep_answer and self._paged:
+            raise ValueError("keep_answer: paged storage keeps the prompt alone; set storage to copy")
+        steering = steering or Steering()
         ask = _Ask(prompt, tenant, self._with_shapes(extras), hints)
         started = time.perf_counter()
         capacity = len(prompt) + max_new_tokens
         with paged_attention_of(self._model) if self._paged else nullcontext():
             start = self._reuse(ask, capacity)
             try:
-                answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, steering)
             except PinsEnded:  # any doubt is a miss
                 start = _Start(self._empty_cache(capacity))
-                answer = self._answer(prompt, start, max_new_tokens, stop_tokens)
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, steering)
         total_s = time.perf_counter() - started
         if self._client is not None:
             self._client.note_prefill(n_tokens=len(prompt) - start.n_tokens, took_s=answer.prefill_s)
-        saved = self._save(ask, start.cache, len(answer.tokens))
+        kept = self._recomputed(prompt, answer.tokens, start) if keep_answer else prompt
+        saved = self._save(ask, kept, start.cache, len(answer.tokens))
         return Generation(
             tokens=answer.tokens,
             first_logits=answer.first_logits,
@@ -177,20 +192,27 @@ class CachedGenerator:
         )
 
     def _answer(
-        self, prompt: Sequence[int], start: _Start, max_new_tokens: int, stop_tokens: frozenset[int]
+        self,
+        prompt: Sequence[int],
+        start: _Start,
+        max_new_tokens: int,
+        stop_tokens: frozenset[int],
+        steering: Steering,
     ) -> _Answer:
         """Errors: PinsEnded when blocks may have been overwritten while they were read in place."""
         began = time.perf_counter()
         try:
-            logits = self._prefill(prompt, start)
+            logits = self._prefill(prompt, start, steering.wanted)
             first_logits = logits
             digest = xxhash.xxh3_128(_bytes_of(logits))
-            tokens = [int(logits.argmax())]
+            tokens = [steering.choose(logits)]
             first_at = time.perf_counter()
-            while len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
+            goes_on = steering.on_token(tokens[-1], start.hit_tokens)
+            while goes_on and len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
                 logits = self._forward(tokens[-1:], start)
                 digest.update(_bytes_of(logits))
-                tokens.append(int(logits.argmax()))
+                tokens.append(steering.choose(logits))
+                goes_on = steering.on_token(tokens[-1], start.hit_tokens)
             if start.pins is not None:
                 start.pins.give_back(used_tokens=start.n_tokens)
         finally:
@@ -267,12 +289,14 @@ class CachedGenerator:
             counts[source] = counts.get(source, 0) + min(block_tokens, n_tokens - start)
         return counts
 
-    def _prefill(self, prompt: Sequence[int], start: _Start) -> torch.Tensor:
+    def _prefill(self, prompt: Sequence[int], start: _Start, wanted: Callable[[], bool]) -> torch.Tensor:
         """Compute the tokens after those reused, chunk by chunk; returns the last token's logits."""
         step = self._options.chunk_tokens
         first = start.n_tokens
         logits = None
         while first < len(prompt):
+            if not wanted():
+                raise Abandoned
             end = min(len(prompt), first - first % step + step)
             logits = self._forward(prompt[first:end], start)
             first = end
@@ -288,12 +312,29 @@ class CachedGenerator:
         logits: torch.Tensor = output.logits[0, -1]
         return logits
 
-    def _save(self, ask: _Ask, cache: DynamicCache | PagedCache, output_tokens: int) -> Saved:
-        """Store the prompt's KV; generated tokens' KV was computed in other shapes and stays out."""
+    def _recomputed(self, prompt: Sequence[int], answer: Sequence[int], start: _Start) -> Sequence[int]:
+        """Prompt and answer as far as their KV is, or now is made, fit to be stored.
+
+        An answer's KV was computed token by token. Where bits count, its whole chunks are computed again, in the
+        shapes in which a prompt that goes on after it would be.
+        """
+        computed = [*prompt, *answer[:-1]]  # nothing was computed from the last token
+        step = self._options.chunk_tokens
+        first, end = len(prompt) - len(prompt) % step, len(computed) - len(computed) % step
+        if self._client is None or self._options.reuse is not Reuse.EXACT:
+            return computed
+        if end > first and isinstance(start.cache, DynamicCache):
+            start.cache.crop(first - len(computed))
+            for begin in range(first, end, step):
+                self._forward(computed[begin : begin + step], start)
+        return computed[: max(first, end)]
+
+    def _save(self, ask: _Ask, tokens: Sequence[int], cache: DynamicCache | PagedCache, output_tokens: int) -> Saved:
+        """Store the KV of these tokens, the prompt's or those and the answer's, as far as it can be reused."""
         client = self._client
         if client is None:
             return Saved()
-        n_tokens = len(ask.tokens) - len(ask.tokens) % max(self._grain(), client.layout.block_tokens)
+        n_tokens = len(tokens) - len(tokens) % max(self._grain(), client.layout.block_tokens)
         hints = msgspec.structs.replace(ask.hints, output_tokens=output_tokens)
 
         def fill(pool: BlockPool, block_ids: Sequence[BlockId], first_index: int) -> None:
@@ -303,7 +344,7 @@ class CachedGenerator:
                 blocks_from_cache(cache, pool, block_ids, first_index)
 
         try:
-            return client.save(ask.tokens[:n_tokens], tenant=ask.tenant, fill=fill, extras=ask.extras, hints=hints)
+            return client.save(tokens[:n_tokens], tenant=ask.tenant, fill=fill, extras=ask.extras, hints=hints)
         except BlockNotResident:
             return Saved(reason="the prefix left meanwhile")
 

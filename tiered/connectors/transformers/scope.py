@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import torch
 import xxhash
@@ -12,6 +13,9 @@ from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.pool.pool import layout_dtype
 
+_LENGTH_BOUND_ROPE: Final = ("dynamic", "longrope")
+"""Rotary embeddings that turn a token by an angle that depends on how long the whole sequence is."""
+
 
 def model_scope(model: Any, *, name: str = "", block_tokens: int = 16, weights_version: str = "") -> ModelScope:
     """The scope of a transformers causal LM.
@@ -20,34 +24,79 @@ def model_scope(model: Any, *, name: str = "", block_tokens: int = 16, weights_v
     empty, which reads all of them once.
     Errors: ConfigError for a model whose KV cannot be kept as plain blocks of all layers.
     """
+    layout = model_layout(model, block_tokens=block_tokens)
     config = model.config.get_text_config()
-    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise ConfigError(
-            f"model: layers of kind {', '.join(sorted(layer_types - {'full_attention'}))} keep only part of the KV; "
-            "use a model with full attention in every layer",
-            field="model",
-        )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and window < config.max_position_embeddings:
-        raise ConfigError(
-            f"model: attention over a sliding window of {window} tokens keeps only part of the KV; use a model with "
-            "full attention in every layer",
-            field="model",
-        )
+    return ModelScope(
+        model=name or config.name_or_path or type(model).__name__,
+        weights_version=weights_version or weights_fingerprint(model),
+        layout=layout,
+    )
+
+
+def model_layout(model: Any, *, block_tokens: int = 16) -> KvLayout:
+    """The geometry of the model's KV. Errors: ConfigError as of :func:`model_scope`."""
+    layer_windows(model)
+    config = model.config.get_text_config()
     n_heads = config.num_attention_heads
-    layout = KvLayout(
+    return KvLayout(
         n_layers=config.num_hidden_layers,
         n_kv_heads=getattr(config, "num_key_value_heads", None) or n_heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // n_heads,
         dtype=layout_dtype(model.dtype),
         block_tokens=block_tokens,
     )
-    return ModelScope(
-        model=name or config.name_or_path or type(model).__name__,
-        weights_version=weights_version or weights_fingerprint(model),
-        layout=layout,
-    )
+
+
+def layer_windows(model: Any) -> list[int | None]:
+    """Of each layer, how many tokens its attention sees; None for all.
+
+    A window says what a layer reads, not what is kept: blocks hold all tokens of all layers.
+    Errors: ConfigError for a model that keeps anything else than one key and value a token and layer, or whose keys
+            and values depend on more than the tokens before.
+    """
+    config = model.config.get_text_config()
+    for reason in _reasons_against(model, config):
+        raise ConfigError(f"model: {reason}", field="model")
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        kinds = ["full_attention" if window is None else "sliding_attention"] * config.num_hidden_layers
+    return [window if kind == "sliding_attention" else None for kind in kinds]
+
+
+def _reasons_against(model: Any, config: Any) -> Iterator[str]:
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        yield (
+            f"layers of kind {', '.join(sorted(kinds))} keep no key and value a token; use a model whose layers all "
+            "have full or sliding-window attention"
+        )
+    if getattr(model.config, "is_encoder_decoder", False):
+        yield "an encoder's output is no prefix of tokens; use a decoder-only model"
+    if getattr(config, "kv_lora_rank", None):
+        yield "its latent attention (MLA) has keys and values of different widths; use a model with plain KV heads"
+    if getattr(config, "num_kv_shared_layers", 0):
+        yield "layers that share their KV with others keep none; use a model whose layers all have their own"
+    if getattr(config, "use_bidirectional_attention", False) is True:
+        yield "tokens that see later ones have no KV of their own; use a causal model"
+    if not hasattr(config, "num_attention_heads"):
+        yield "it has no attention whose KV could be kept; use a model with full or sliding-window attention"
+    rope = set(_rope_types(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)))
+    for kind in sorted(rope.intersection(_LENGTH_BOUND_ROPE)):
+        yield (
+            f"{kind} rotary embeddings change with a sequence's length, so that no prefix fits another; use a model "
+            "with others"
+        )
+
+
+def _rope_types(parameters: object) -> Iterator[str]:
+    """Of one set of parameters, or of one for each kind of layer."""
+    if isinstance(parameters, Mapping):
+        for key, value in parameters.items():
+            if key in ("rope_type", "type"):
+                yield str(value)
+            else:
+                yield from _rope_types(value)
 
 
 def weights_fingerprint(model: Any) -> str:

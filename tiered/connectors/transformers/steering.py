@@ -1,0 +1,36 @@
+"""Steering: how a caller takes part in an answer while it is made: sampling, streaming, stopping.
+
+Owns what is asked and told at each step; refuses to know who asks, and what for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from tiered.types import Source
+
+
+class Abandoned(Exception):
+    """``Steering.wanted`` said no before there was a first token; nothing was stored."""
+
+
+def greedy(logits: torch.Tensor) -> int:
+    """The likeliest token. Shapes: logits is (vocab,)."""
+    return int(logits.argmax())
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """How a caller takes part in an answer while it is made. All calls come from the thread of ``generate``.
+
+    choose:   the next token, from its logits.
+    on_token: told of each token, and how many of the prompt's were reused from where; False ends the answer there.
+    wanted:   asked before each chunk of the prefill; False raises Abandoned.
+    """
+
+    choose: Callable[[torch.Tensor], int] = greedy
+    on_token: Callable[[int, Mapping[Source, int]], bool] = lambda token, hit_tokens: True
+    wanted: Callable[[], bool] = lambda: True
