@@ -177,6 +177,7 @@ class CachedGenerator:
         total_s = time.perf_counter() - started
         if self._client is not None:
             self._client.note_prefill(n_tokens=len(prompt) - start.n_tokens, took_s=answer.prefill_s)
+        keep_answer = keep_answer and steering.wanted()
         kept = self._recomputed(prompt, answer.tokens, start) if keep_answer else prompt
         saved = self._save(ask, kept, start.cache, len(answer.tokens))
         return Generation(

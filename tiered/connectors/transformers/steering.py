@@ -28,7 +28,7 @@ class Steering:
 
     choose:   the next token, from its logits.
     on_token: told of each token, and how many of the prompt's were reused from where; False ends the answer there.
-    wanted:   asked before each chunk of the prefill; False raises Abandoned.
+    wanted:   asked before each chunk of the prefill, where False raises Abandoned, and before an answer is kept.
     """
 
     choose: Callable[[torch.Tensor], int] = greedy
