@@ -95,13 +95,38 @@ class SecondUse(msgspec.Struct, frozen=True):
         )
 
 
+class TenantCurve(msgspec.Struct, frozen=True, array_like=True):
+    """What one tenant's lookups at one node say of more or less room, from a sample; see :mod:`tiered.curve`.
+
+    All tokens fade with the same age and are as many as came in the last weight_s. looked_tokens: of the whole
+    blocks looked up; prompt_tokens: of those prompts; counted_tokens, own_tokens, hit_tokens, hot_tokens: of the
+    lookups that have ended, what was asked for of the cluster, what engines had themselves, what was found, and what
+    of that in this node's pool. points: (blocks, looked-up tokens found with room for so many). seen_blocks: distinct
+    ones of the last hours. lowest: the first 48 bits of the lowest of their hashes.
+    """
+
+    age_s: float
+    weight_s: float
+    looked_tokens: int
+    prompt_tokens: int
+    counted_tokens: int
+    own_tokens: int
+    hit_tokens: int
+    hot_tokens: int
+    sampled_blocks: int
+    seen_blocks: int
+    lowest: tuple[int, ...] = ()
+    points: tuple[tuple[int, int], ...] = ()
+
+
 class TenantStats(msgspec.Struct, frozen=True):
     """What one node knows of one tenant; counters grow for this life of the node.
 
     hot_blocks: shared ones counted whole; hot_bytes: with its part of them. reclaimed_blocks: of those evicted, how
     many left for another tenant; caused_blocks: of other tenants', how many left for this one. wanted_bytes: what
     it was refused, or had to evict of its own, because of its limit. hot_limit_bytes and hot_reserved_bytes: its
-    bounds in force here. seconds: of a tenant that asks for two copies.
+    bounds in force here. seconds: of a tenant that asks for two copies. limit_refused_blocks: of those refused, how
+    many because of its own limit. saved_s: prefill that its requests were spared, at the rate measured by then.
     """
 
     tokens: TokenCounts = TokenCounts()
@@ -116,6 +141,10 @@ class TenantStats(msgspec.Struct, frozen=True):
     hot_limit_bytes: int | None = None
     hot_reserved_bytes: int = 0
     seconds: SecondUse = SecondUse()
+    curve: TenantCurve | None = None
+    """Of the tenants that look most up here."""
+    limit_refused_blocks: int = 0
+    saved_s: float = 0.0
 
 
 class SourceRate(msgspec.Struct, frozen=True):
@@ -141,6 +170,17 @@ class NodeRates(msgspec.Struct, frozen=True):
     waiting_s: float = 0.0
 
 
+class NodeTraffic(msgspec.Struct, frozen=True):
+    """Payload bytes between a node and its sources; counters of this life of the node. breaker_open: 1 while it
+    leaves Redis alone after repeated failures, else 0."""
+
+    peer_received_bytes: int = 0
+    peer_sent_bytes: int = 0
+    redis_read_bytes: int = 0
+    redis_written_bytes: int = 0
+    breaker_open: int = 0
+
+
 class DrainState(enum.StrEnum):
     """How far a node is on its way out."""
 
@@ -163,12 +203,14 @@ class DrainProgress(msgspec.Struct, frozen=True):
 
 class PrefixUse(msgspec.Struct, frozen=True, array_like=True):
     """The first n_blocks blocks of some prompts, as one node has used them. block_hash: of the last of them, in hex.
-    hits: matches that used all of them, since this node has them. tenant: who brought the last of them here."""
+    hits: matches that used all of them, since this node has them. tenant: who brought the last of them here. within:
+    the longest of those named with it that it begins with, by that one's block_hash; empty for none."""
 
     tenant: str
     block_hash: str
     n_blocks: int
     hits: int
+    within: str = ""
 
 
 class NodeStats(msgspec.Struct, frozen=True):
@@ -191,6 +233,7 @@ class NodeStats(msgspec.Struct, frozen=True):
     drain: DrainProgress = DrainProgress()
     prefixes: tuple[PrefixUse, ...] = ()
     """Those used most here; a few."""
+    traffic: NodeTraffic = NodeTraffic()
 
 
 class NodeInfo(msgspec.Struct, frozen=True):

@@ -90,7 +90,6 @@ def allocate(core: CacheCore, lease: Lease, *, n_blocks_max: int, force: bool = 
         scope_id=lease.scope_id,
         tenant=lease.tenant,
         parent=parent,
-        depth=first,
         gave=lease.gave,
         force=force,
     )
@@ -105,16 +104,17 @@ def take_slots(
     scope_id: bytes,
     tenant: TenantId,
     parent: BlockId,
-    depth: int,
     gave: Counter[TenantId],
     force: bool = False,
 ) -> tuple[list[BlockId], Shortfall]:
     """FILLING slots for the first of ``hashes``, each the parent of the next; fewer than all with the reason.
 
+    parent: what the first hangs on. How deep that is the table knows; the chain that is asked for may begin anywhere.
     gave: counts the blocks that have left for them, by tenant.
     """
     if parent == NO_PARENT:
-        return _take_slots(core, hashes, scope_id, tenant, parent, depth, gave, force)
+        return _take_slots(core, hashes, scope_id, tenant, parent, 0, gave, force)
+    depth = core.table[parent].depth + 1
     if core.table[parent].state is BlockState.LEAVING:
         core.come_back(parent)
     core.table.pin(parent)  # making room must not take the block that the first slot hangs on
@@ -149,7 +149,7 @@ def _take_slots(
             if shortfall is not Shortfall.NONE:
                 # Who gets a part asks again for the rest: it is counted then.
                 if not taken and shortfall in (Shortfall.QUOTA, Shortfall.FULL):
-                    core.count(tenant).refused += len(hashes)
+                    count_refused(core, tenant, len(hashes), shortfall)
                     _tell(core, block_hash, tenant, len(hashes), shortfall, depth)
                 return taken, shortfall
             n_slots = _slots_at_hand(core, tenant)
@@ -161,6 +161,13 @@ def _take_slots(
         taken.append(block_id)
         link = block_id
     return taken, Shortfall.NONE
+
+
+def count_refused(core: CacheCore, tenant: TenantId, n_blocks: int, shortfall: Shortfall) -> None:
+    counters = core.count(tenant)
+    counters.refused += n_blocks
+    if shortfall is Shortfall.QUOTA:
+        counters.refused_by_limit += n_blocks
 
 
 def _tell(

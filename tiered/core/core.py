@@ -20,6 +20,7 @@ from tiered.core.fetch_plan import PlanCounters
 from tiered.core.lease import Lease
 from tiered.core.load_op import LoadOp
 from tiered.core.why import WhyLog
+from tiered.curve.sampler import Sampler
 from tiered.errors import OwnershipError
 from tiered.estimate.prefill import PrefillRate
 from tiered.estimate.sources import Sources
@@ -49,6 +50,10 @@ class TenantCounters:
     evicted: int = 0
     demoted: int = 0
     refused: int = 0
+    refused_by_limit: int = 0
+    """Of the refused ones, those that were refused because of its own limit."""
+    saved_s: float = 0.0
+    """Prefill that its requests were spared, at the rate measured when each ended; 0 while none is."""
     reclaimed: int = 0
     """Of the evicted ones, those that left so that another tenant could have the room."""
     caused: int = 0
@@ -127,6 +132,8 @@ class CacheCore:
     """Nothing new is admitted; what is here is served."""
     why: WhyLog | None = field(init=False, default=None)
     """Where a host wants to know what happened; simulations do not."""
+    sampler: Sampler | None = field(init=False, default=None)
+    """Where a host wants to know what more room would buy."""
     _events: dict[BlockHash, bool] = field(init=False, default_factory=dict)
     _last_id: int = field(init=False, default=0)
     _learns: bool = field(init=False, default=False)

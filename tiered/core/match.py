@@ -13,7 +13,7 @@ from tiered.blocks.state import BlockState
 from tiered.core.core import CacheCore
 from tiered.core.lease import Lease
 from tiered.core.requests import looked_up
-from tiered.core.sharing import join
+from tiered.core.sharing import join_prefixes
 from tiered.jobs import Origin
 from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
@@ -105,7 +105,7 @@ def pin_run(
     lease.pinned.extend(run)
     lease.sources.extend(sources)
     if joins:
-        join(core, run, tenant)
+        join_prefixes(core, run, tenant)
 
 
 def touch_prefix(core: CacheCore, block_id: BlockId, tenant: TenantId) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tiered.blocks.record import NO_PARENT
 from tiered.blocks.state import BlockState
-from tiered.core.allocate import Shortfall, ensure_slot
+from tiered.core.allocate import Shortfall, count_refused, ensure_slot
 from tiered.core.core import CacheCore
 from tiered.core.sharing import join_prefix
 from tiered.core.telling import tell_refused, tell_stored
@@ -29,7 +29,7 @@ def take_open(
         shortfall = ensure_slot(core, sequence.tenant, lacking=n_blocks - len(taken), gave=sequence.gave, force=force)
         if shortfall is not Shortfall.NONE:
             if shortfall is not Shortfall.SOON:
-                core.count(sequence.tenant).refused += n_blocks
+                count_refused(core, sequence.tenant, n_blocks, shortfall)
                 tell_refused(core, NO_HASH, sequence.tenant, n_blocks=n_blocks, why=shortfall.value)
             for block_id in reversed(taken):
                 give_back(core, block_id)

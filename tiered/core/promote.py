@@ -149,7 +149,6 @@ def _extend(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
         scope_id=lease.scope_id,
         tenant=lease.tenant,
         parent=parent,
-        depth=first,
         gave=lease.gave,
     )
     indices = list(range(first, first + len(block_ids)))
@@ -188,7 +187,7 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
                     block_ids=tuple(op.slots[index] for index in part),
                     hashes=tuple(lease.hashes[index] for index in part),
                     exact_only=core.ledger.policy(lease.tenant).sharing != "private",
-                    first_depth=part[0],
+                    first_depth=max(part[0], core.table[op.slots[part[0]]].depth),
                     before=tuple(lease.hashes[: part[0]]) if part[0] == len(lease.pinned) else (),
                 )
             )

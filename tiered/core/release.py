@@ -54,6 +54,9 @@ def _count(core: CacheCore, lease: Lease, used_tokens: int, own_tokens: int) -> 
         first = index * block_tokens
         by_source[source] += max(0, min(used, first + block_tokens) - max(own, first))
     counters = core.count(lease.tenant)
+    prefill_tokens_per_s = core.prefill.tokens_per_s
+    if prefill_tokens_per_s:
+        counters.saved_s += (used - own) / prefill_tokens_per_s
     counters.tokens = counters.tokens.plus(
         TokenCounts(
             asked=lease.asked_tokens - own,
@@ -63,6 +66,10 @@ def _count(core: CacheCore, lease: Lease, used_tokens: int, own_tokens: int) -> 
             missed=lease.asked_tokens - used,
         )
     )
+    if core.sampler is not None:
+        core.sampler.counted(
+            lease.tenant, asked=lease.asked_tokens - own, own=own, hit=used - own, hot=by_source[Source.HOT]
+        )
 
 
 def _give_back(core: CacheCore, lease: Lease) -> None:

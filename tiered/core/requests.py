@@ -1,4 +1,4 @@
-"""requests: what policies that learn from whole requests are told, and when.
+"""requests: what policies that learn from whole requests, and the sample of lookups, are told, and when.
 
 A lookup and the save that follows it are two leases of one request; which belongs to which is for the policy to see
 from their paths. Policies that look at blocks alone cost nothing here.
@@ -16,6 +16,8 @@ def looked_up(core: CacheCore, lease: Lease, *, now: float, hints: Hints) -> Non
     if learner is not None and lease.hashes:
         learner.on_request(lease.lease_id, lease.hashes, now=now, hints=hints)
         lease.is_told = True
+    if core.sampler is not None and lease.asked_tokens > 0 and lease.hashes:
+        core.sampler.looked_up(lease.tenant, lease.hashes, prompt_tokens=lease.asked_tokens, now=core.now)
 
 
 def saving(core: CacheCore, lease: Lease, *, now: float, hints: Hints) -> None:
@@ -23,6 +25,8 @@ def saving(core: CacheCore, lease: Lease, *, now: float, hints: Hints) -> None:
     if learner is not None and lease.hashes:
         learner.on_save(lease.lease_id, lease.hashes, now=now, hints=hints)
         lease.is_told, lease.output_tokens = True, hints.output_tokens
+    if core.sampler is not None:
+        core.sampler.saved(lease.tenant, lease.hashes)
 
 
 def ended(core: CacheCore, lease: Lease, *, now: float, output_tokens: int | None = None) -> None:

@@ -54,6 +54,14 @@ def join_prefix(core: CacheCore, block_id: BlockId, tenant: TenantId) -> bool:
             core.table.unpin(pinned)
 
 
+def join_prefixes(core: CacheCore, run: Sequence[BlockId], tenant: TenantId) -> None:
+    """As :func:`join_prefix` for pinned blocks, most of which hang on the one before."""
+    records = core.table.records
+    for index, block_id in enumerate(run):
+        if index + 1 == len(run) or records[run[index + 1]].parent != block_id:
+            join_prefix(core, block_id, tenant)
+
+
 def _has_room(core: CacheCore, record: BlockRecord, tenant: TenantId) -> bool:
     """Whether the tenant's part of the block fits below its limit, with what may leave for it gone."""
     *_, part = parts(core.options.block_bytes, len(record.tenants) + 1)

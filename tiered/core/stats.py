@@ -18,6 +18,7 @@ def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[s
     used = dict(core.ledger.tenants())
     nothing = TenantCounters()
     tenants: dict[str, TenantStats] = {}
+    curves = {} if core.sampler is None else core.sampler.curves(now=core.now)
     for tenant in sorted(used.keys() | core.counters.keys()):
         counters = core.counters.get(tenant, nothing)
         tenants[tenant] = TenantStats(
@@ -27,12 +28,15 @@ def node_stats(core: CacheCore, *, engines: int, layout: str, scopes: Sequence[s
             evicted_blocks=counters.evicted,
             demoted_blocks=counters.demoted,
             refused_blocks=counters.refused,
+            limit_refused_blocks=counters.refused_by_limit,
+            saved_s=counters.saved_s,
             reclaimed_blocks=counters.reclaimed,
             caused_blocks=counters.caused,
             wanted_bytes=counters.wanted * core.options.block_bytes,
             hot_limit_bytes=core.ledger.limit_bytes(TenantId(tenant)),
             hot_reserved_bytes=core.ledger.reserved_bytes(TenantId(tenant)),
             seconds=core.seconds.uses.get(TenantId(tenant), NO_SECONDS),
+            curve=curves.get(TenantId(tenant)),
         )
     return NodeStats(
         pool_blocks=core.n_blocks,

@@ -118,7 +118,15 @@ def test_what_is_refused_is_counted_once() -> None:
     world = World(8)
     world.limit(RED, 5)
     world.save(chain("p", 20))
-    assert world.core.count(RED).refused == 15
+    assert (world.core.count(RED).refused, world.core.count(RED).refused_by_limit) == (15, 15)
+
+
+def test_what_is_refused_for_want_of_room_is_not_put_down_to_a_limit() -> None:
+    world = World(4)
+    world.save(chain("p", 4))
+    world.match(chain("p", 4))
+    world.save(chain("q", 3), tenant=BLUE)
+    assert (world.core.count(BLUE).refused, world.core.count(BLUE).refused_by_limit) == (3, 0)
 
 
 def test_over_quota_refuse_lets_nothing_leave() -> None:

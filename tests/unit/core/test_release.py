@@ -154,6 +154,21 @@ def test_a_lent_block_does_not_leave() -> None:
     assert world.save(chain("q", 1)) == (1, "none")
 
 
+def test_prefill_is_saved_at_the_rate_measured_when_a_request_ends() -> None:
+    world, prompt = World(8), chain("p", 3)
+    world.save(prompt)
+    world.release(world.match(prompt), used_tokens=8)
+    assert world.core.count(RED).saved_s == 0  # nobody has said how fast an engine is
+    world.core.prefill.note(1_000, 10.0)
+    world.release(world.match(prompt), used_tokens=8)
+    assert world.core.count(RED).saved_s == pytest.approx(8 / 100)
+    lease = world.match(prompt)
+    release(world.core, lease, used_tokens=12, own_tokens=10)
+    assert world.core.count(RED).saved_s == pytest.approx(8 / 100 + 2 / 100)
+    stats = node_stats(world.core, engines=1, layout="").tenants["red"]
+    assert stats.saved_s == world.core.count(RED).saved_s
+
+
 def test_the_snapshot_adds_up() -> None:
     world = World(8)
     world.save(chain("p", 3), tenant=RED)
