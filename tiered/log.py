@@ -4,13 +4,20 @@ Owns how a service's own events and those of its libraries are written. It knows
 mean, and stdout stays free for what a command prints. In a process that never calls :func:`configure_logging`, such
 as an engine's, events are ordinary records of the standard library's logging: warnings on stderr until that process
 says otherwise.
+
+Nobody is to read secrets or prompts here: stacks are written without their variables, and what looks like the
+password of a URL or a bearer token is blotted out, whoever put it into a message. On a terminal only a stack takes
+several lines; nothing that is logged can look like an event of its own.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import sys
+import threading
 from collections.abc import MutableMapping
+from types import TracebackType
 from typing import Any, Final
 
 import structlog
@@ -35,6 +42,14 @@ _ABOUT_THE_RECORD: Final[tuple[Processor, ...]] = (
     structlog.processors.TimeStamper(fmt="iso", utc=True),
 )
 
+_SECRET: Final = re.compile(r"(?<=://)[^/\s@]*:[^\s@]*(?=@)|(?<=[Bb]earer )[^\s'\",]+")
+_BLOT: Final = "***"
+
+_CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+"""Escapes for what would begin a new line, or speak to the terminal."""
+
+_UNCAUGHT: Final = "tiered.uncaught"
+
 # Libraries that report each connection or request at INFO: one level quieter than our own events.
 _CHATTY: Final = (
     "asyncio",
@@ -42,6 +57,7 @@ _CHATTY: Final = (
     "httpcore",
     "httpx",
     "multipart",
+    "python_multipart",
     "socketio",
     "uvicorn",
     "websockets",
@@ -49,7 +65,8 @@ _CHATTY: Final = (
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """Send our events and the standard library's records through one handler; call once, at start-up."""
+    """Send our events, the standard library's records and what nobody caught through one handler; call once, at
+    start-up."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -63,6 +80,8 @@ def configure_logging(settings: LogSettings) -> None:
     for name in _CHATTY:
         logging.getLogger(name).setLevel(max(_LEVELS[settings.level], logging.WARNING))
     logging.captureWarnings(True)
+    sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
@@ -84,11 +103,54 @@ def _hand_over(logger: WrappedLogger, method: str, event: MutableMapping[str, An
         return structlog.stdlib.ProcessorFormatter.wrap_for_formatter(logger, method, event)
     exc_info = event.pop("exc_info", None)
     sentence = " ".join([str(event.pop("event", "")), *(f"{key}={value}" for key, value in event.items())])
-    return (sentence,), {"exc_info": exc_info}
+    return (_one_line(_blotted(sentence)),), {"exc_info": exc_info}
 
 
 def _renderers(settings: LogSettings) -> list[Processor]:
     as_text = settings.format == "text" or (settings.format == "auto" and sys.stderr.isatty())
     if as_text:
-        return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        # Its own choice, where rich is installed, would show the variables of every frame.
+        plain = structlog.dev.plain_traceback
+        console = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)
+        return [structlog.processors.format_exc_info, _without_secrets, _in_one_line, console]
+    return [structlog.processors.format_exc_info, _without_secrets, structlog.processors.JSONRenderer()]
+
+
+def _without_secrets(logger: WrappedLogger, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = _blotted(value)
+        elif value is not None and not isinstance(value, bool | int | float):
+            text = str(value)
+            if (blotted := _blotted(text)) != text:
+                event[key] = blotted
+    return event
+
+
+def _in_one_line(logger: WrappedLogger, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in event.items():
+        if key != "exception" and not isinstance(value, bool | int | float):
+            event[key] = _one_line(str(value))
+    return event
+
+
+def _blotted(text: str) -> str:
+    return _SECRET.sub(_BLOT, text)
+
+
+def _one_line(text: str) -> str:
+    return text.translate(_CONTROL)
+
+
+def _log_uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+    else:
+        logging.getLogger(_UNCAUGHT).critical("nobody caught this", exc_info=(kind, error, traceback))
+
+
+def _log_uncaught_in_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None and not issubclass(failed.exc_type, SystemExit):
+        name = "?" if failed.thread is None else failed.thread.name
+        stack = (failed.exc_type, failed.exc_value, failed.exc_traceback)
+        logging.getLogger(_UNCAUGHT).critical("nobody caught this in thread %s", name, exc_info=stack)

@@ -45,6 +45,11 @@ class Announcer:
         """What the directory has not heard of yet."""
         return self._announcing.pending_blocks
 
+    @property
+    def differing(self) -> int:
+        """Partitions of the directory known to be wrong about this node."""
+        return self._announcing.differing
+
     def counters(self) -> AnnouncingCounters:
         return self._announcing.counters
 

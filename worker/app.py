@@ -34,7 +34,6 @@ from tiered.types import BlockHash, NodeId, NodeInfo
 from tiered.wire.messages import Explain, Explained, Recent
 from worker.announce import Announcer
 from worker.clear import ClearTask
-from worker.copies_metrics import copies_snapshot
 from worker.drain import DrainTask
 from worker.hot_tier import HotTier, Lent
 from worker.hottest import HottestTask
@@ -42,7 +41,8 @@ from worker.journal import HotJournal
 from worker.local_server import LocalServer
 from worker.lost import LostTask
 from worker.membership import MembershipTask
-from worker.metrics import WorkerCollector, WorkerSnapshot
+from worker.metrics.collector import WorkerCollector
+from worker.metrics.snapshot import DirectoryFacts, Standing, WorkerSnapshot, copies_snapshot, why_snapshot
 from worker.peer_server import PeerServer
 from worker.second import SecondCopiesTask
 from worker.settings import Settings
@@ -95,6 +95,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             timeout_s=settings.cluster.peer_timeout_s,
         )
         stack.callback(peer_server.stop)
+        hot.sent_bytes = lambda: peer_server.counters().sent_bytes
         local_server = LocalServer(
             settings.node.socket, hot, node=settings.node.name, match_lease_s=settings.pool.match_lease_s
         )
@@ -119,17 +120,23 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
         def snapshot() -> WorkerSnapshot:
             return WorkerSnapshot(
-                node=settings.node.name,
-                version=__version__,
-                epoch=membership.epoch,
-                connected=membership.connected,
-                peers_alive=len(hot.live_peers),
-                announcing=announcer.counters(),
-                unannounced_blocks=announcer.pending_blocks,
+                standing=Standing(
+                    node=settings.node.name,
+                    epoch=membership.epoch,
+                    lease_left_s=membership.lease_left_s,
+                    heartbeat_age_s=membership.heartbeat_age_s,
+                    rejoins=membership.rejoins,
+                    connected=membership.connected,
+                    peers_alive=len(hot.live_peers),
+                ),
+                directory=DirectoryFacts(announcer.counters(), announcer.pending_blocks, announcer.differing),
                 copies=copies_snapshot(hot.seconds, lost.counters),
                 stats=hot.stats(),
                 blocks_by_state=hot.blocks_by_state(),
-                copies_dropped=hot.copies_dropped,
+                charged_bytes=hot.charged_bytes,
+                timings=hot.timings.copy(),
+                moved=hot.moved,
+                why=why_snapshot(why),
                 journal=hot.journal_snapshot(),
                 redis=redis.counters(),
                 peers=peers.counters(),

@@ -9,6 +9,7 @@ from tiered.config import PoolSettings
 from tiered.core.core import CacheCore
 from tiered.core.options import core_options, pool_blocks
 from tiered.core.why import Noting, WhyLog
+from tiered.curve.sampler import Sampler
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
@@ -54,6 +55,7 @@ def make(
     def new_core() -> CacheCore:
         core = CacheCore(options, n_blocks)
         core.why = WhyLog()
+        core.sampler = Sampler(layout.block_tokens)
         core.set_policies(policies, shares)
         return core
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -28,6 +29,7 @@ from tiered.errors import OwnershipError
 from tiered.hashing.scope import ModelScope, encode_scope
 from tiered.jobs import PeerAddress
 from tiered.pool.pool import BlockPool
+from tiered.seam.driver import DriverCounters
 from tiered.tenancy.policy import Share, TenantPolicy
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
@@ -37,11 +39,13 @@ from tiered.types import (
     Epoch,
     NodeId,
     NodeStats,
+    NodeTraffic,
     PrefixUse,
     TenantId,
     Whereabouts,
 )
 from worker.building import Built, build
+from worker.engine_timings import EngineTimings
 from worker.journal import HotJournal, JournalSnapshot
 from worker.why import WhyRing
 
@@ -62,6 +66,10 @@ class Host:
     """What the search for the prefixes used most has found last."""
     journal: HotJournal | None = None
     why: WhyRing | None = None
+    timings: EngineTimings = field(default_factory=EngineTimings)
+    """How long engines waited; kept by whoever serves them."""
+    sent_bytes: Callable[[], int] = lambda: 0
+    """What peers were sent of what is here, by whoever serves them."""
     _draining: bool = False
     policies: Mapping[TenantId, TenantPolicy] = field(default_factory=dict)
     shares: Mapping[TenantId, Share] = field(default_factory=dict)
@@ -112,9 +120,10 @@ class Host:
         """Whether blocks may come up that nobody has asked for: some is free, and no engine ever found none."""
         return not self._crowded and spare_slots(self._core()) > 0
 
-    async def lookup(self, hashes: Sequence[BlockHash]) -> list[Whereabouts]:
-        """What the shared state knows of each block. Errors: TierError."""
-        return await asyncio.get_running_loop().run_in_executor(self._lookups, self.redis.lookup, hashes)
+    async def lookup(self, hashes: Sequence[BlockHash], *, timed: bool = False) -> list[Whereabouts]:
+        """What the shared state knows of each block. timed: for an engine. Errors: TierError."""
+        look = partial(self.redis.lookup, hashes, timed=timed)
+        return await asyncio.get_running_loop().run_in_executor(self._lookups, look)
 
     # What a drain asks.
 
@@ -196,7 +205,7 @@ class Host:
 
     def stats(self) -> NodeStats:
         if self._built is None:
-            return NodeStats(engines=len(self._engines), drain=self.drain)
+            return NodeStats(engines=len(self._engines), drain=self.drain, traffic=self._traffic())
         built = self._built
         stats = node_stats(
             built.core,
@@ -204,7 +213,17 @@ class Host:
             layout=built.scope.layout.describe(),
             scopes=sorted({encode_scope(scope) for scope in self._engines.values()}),
         )
-        return msgspec.structs.replace(stats, drain=self.drain, prefixes=self.prefixes)
+        return msgspec.structs.replace(stats, drain=self.drain, prefixes=self.prefixes, traffic=self._traffic())
+
+    def _traffic(self) -> NodeTraffic:
+        redis = self.redis.counters()
+        return NodeTraffic(
+            peer_received_bytes=self.peers.counters().received_bytes,
+            peer_sent_bytes=self.sent_bytes(),
+            redis_read_bytes=redis.bytes_read,
+            redis_written_bytes=redis.bytes_written,
+            breaker_open=int(redis.breaker_open),
+        )
 
     def blocks_by_state(self) -> dict[str, int]:
         if self._built is None:
@@ -220,8 +239,14 @@ class Host:
         return PlanCounters() if self._built is None else self._built.core.plans.copy()
 
     @property
-    def copies_dropped(self) -> int:
-        return 0 if self._built is None else self._built.driver.counters.copies_dropped
+    def moved(self) -> DriverCounters:
+        """What the movers have counted."""
+        return DriverCounters() if self._built is None else self._built.driver.counters.copy()
+
+    @property
+    def charged_bytes(self) -> int:
+        """To all tenants together."""
+        return 0 if self._built is None else self._built.core.ledger.total_bytes()
 
     def journal_snapshot(self) -> JournalSnapshot | None:
         return None if self.journal is None else self.journal.snapshot()

@@ -119,7 +119,7 @@ class HotTier(Host):
             return lease, 0, 0
         try:
             async with asyncio.timeout(self.redis.lookup_timeout_s):  # the tier's own is for each piece of the answer
-                whereabouts = await self.lookup(below)
+                whereabouts = await self.lookup(below, timed=True)
         except (TierError, TimeoutError):  # counted by the tier; a tier that cannot say is a miss
             return lease, 0, 0
         origins = origins_of(whereabouts, live=self.live_peers)

@@ -15,6 +15,7 @@ import stat
 from pathlib import Path
 
 from tiered import __version__
+from tiered.core.lease import Lease
 from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, ProtocolError, ScopeMismatch
 from tiered.hashing.chain import split_hashes
 from tiered.hashing.scope import ModelScope, scope_id
@@ -208,6 +209,8 @@ class _Engine:
         self._match_lease_s = match_lease_s
         self._attached = attached
         self._scope: ModelScope | None = None
+        self._slots_asked_at: dict[LeaseId, float] = {}
+        """For saves whose slots are not committed yet: when they were asked for."""
 
     async def answer(self, request: EngineRequest, writer: asyncio.StreamWriter) -> None:
         try:
@@ -269,7 +272,9 @@ class _Engine:
                 return await self._match(request)
             case Load():
                 lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
+                began = self._hot.clock.now()
                 await self._hot.load(lease, deadline_s=_bounded(request.deadline_s))
+                self._hot.timings.load.note(self._hot.clock.now() - began)
                 return Loaded(
                     block_ids=pack_ids(lease.pinned),
                     checksums=pack_checksums(self._hot.checksums(lease)),
@@ -287,9 +292,12 @@ class _Engine:
                 return Opened(lease.lease_id)
             case Allocate():
                 lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
+                began = self._hot.clock.now()
                 grant = await self._hot.allocate(
                     lease, n_blocks_max=request.n_blocks_max, wait_s=_bounded(request.wait_s)
                 )
+                if grant.block_ids:
+                    self._slots_asked_at.setdefault(lease.lease_id, began)
                 return Allocated(
                     first_index=grant.first_index,
                     block_ids=pack_ids(grant.block_ids),
@@ -298,8 +306,11 @@ class _Engine:
                 )
             case Commit():
                 lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
-                return Committed(await self._hot.commit(lease, unpack_checksums(request.checksums)))
+                n_blocks = await self._hot.commit(lease, unpack_checksums(request.checksums))
+                self._note_save(lease, n_blocks)
+                return Committed(n_blocks)
             case Release():
+                self._slots_asked_at.pop(LeaseId(request.lease), None)
                 held = self._hot.release(
                     LeaseId(request.lease),
                     connection=self._connection,
@@ -323,7 +334,15 @@ class _Engine:
             case _:
                 raise ProtocolError(f"{type(request).__name__} has no answer here")
 
+    def _note_save(self, lease: Lease, n_committed: int) -> None:
+        asked_at = self._slots_asked_at.get(lease.lease_id)
+        if asked_at is not None and n_committed:
+            self._hot.timings.save.note(self._hot.clock.now() - asked_at)
+        if not lease.filling:
+            self._slots_asked_at.pop(lease.lease_id, None)
+
     async def _match(self, request: Match) -> Matched:
+        began = self._hot.clock.now()
         tenant = _tenant(request.tenant)
         lease, n_peer, n_redis = await self._hot.match(
             connection=self._connection,
@@ -333,13 +352,15 @@ class _Engine:
             asked_tokens=request.asked_tokens,
             hints=request.hints,
         )
-        return Matched(
+        matched = Matched(
             lease=lease.lease_id,
             block_ids=pack_ids(lease.pinned),
             checksums=pack_checksums(self._hot.checksums(lease)),
             n_peer=n_peer,
             n_redis=n_redis,
         )
+        self._hot.timings.match.note(self._hot.clock.now() - began)
+        return matched
 
     def _describe(self) -> Described:
         stats = self._hot.stats()

@@ -49,16 +49,31 @@ class MembershipTask:
     rejoins: int = field(default=0)
     _life: Epoch = NO_EPOCH
     _lease_ends: float = 0.0
+    _heard_at: float = 0.0
+    """When what renewed the lease last was sent; at first, when this began."""
     _usurper: NodeInfo | None = None
     _published: Tokens = field(default_factory=dict)
     """What this process had counted in all when it was last heard."""
     _before: Tokens = field(default_factory=dict)
     """The part of it that belongs to earlier lives."""
 
+    def __post_init__(self) -> None:
+        self._heard_at = self.clock.now()
+
     @property
     def epoch(self) -> Epoch:
         """Of the life whose lease runs; NO_EPOCH while this node is fenced."""
         return self._life if self.clock.now() < self._lease_ends else NO_EPOCH
+
+    @property
+    def lease_left_s(self) -> float:
+        """0 while this node is fenced."""
+        return max(0.0, self._lease_ends - self.clock.now())
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Since the lease was taken or renewed last."""
+        return self.clock.now() - self._heard_at
 
     async def join(self) -> None:
         """Become a member under a new epoch; all that is resident is announced under it. Errors: TierError.
@@ -131,6 +146,7 @@ class MembershipTask:
         self._published = {tenant: of.tokens for tenant, of in stats.tenants.items()}
 
     def _lasts_from(self, sent_at: float) -> None:
+        self._heard_at = sent_at
         self._lease_ends = self.announcer.speaks_until = sent_at + self.lease_ttl_s
 
     async def _rejoin_or_wait(self, reason: str) -> None:

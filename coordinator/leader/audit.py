@@ -23,6 +23,8 @@ class AuditTask:
         self._tenants = tenants
         self.last: Findings | None = None
         """Of the last walk that was through."""
+        self.last_quiet: Findings | None = None
+        """Of the last one during which nobody wrote, so that its sums can be compared."""
 
     def round(self) -> None:
         """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
@@ -32,6 +34,7 @@ class AuditTask:
             findings = self._auditor.step(idle_s)
             if findings is not None:
                 self.last = findings
+                self.last_quiet = findings if findings.is_quiet else self.last_quiet
                 _report(findings)
                 return
 

@@ -34,6 +34,8 @@ class Sweeper:
         self._directory = directory
         self._asked = asked
         self._seen: Seen = {}
+        self.lost = 0
+        """Lives that this replica has struck off because their lease had lapsed."""
 
     @property
     def seen(self) -> Seen:
@@ -46,6 +48,7 @@ class Sweeper:
         plan = plan_sweep(nodes, self._seen)
         self._seen = note(self._seen, nodes)
         retired = [life for life in plan.retire if self._membership.retire(life.node, life.epoch)]
+        self.lost += len(retired)
         for life in retired:
             log.info("node retired", node=life.node, epoch=life.epoch)
         swept: set[Life] = set()

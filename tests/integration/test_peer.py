@@ -92,7 +92,7 @@ def test_blocks_come_from_the_peer_bit_equal_and_are_hot_afterwards(two: SmallCl
     asker = two.metrics("w2")
     assert asker[("tiered_peer_fetched_blocks_total",)] == N
     assert asker[("tiered_peer_received_bytes_total",)] == N * BLOCK
-    assert 0 < asker[("tiered_peer_fetch_seconds_total",)] < 60
+    assert 0 < asker[("tiered_peer_fetch_duration_seconds_sum",)] < 60
     assert two.metrics("w1")[("tiered_peer_sent_bytes_total",)] == N * BLOCK
     assert two.blocks("w1")["ready"] == N
     two.wait_announced("w2", N)

@@ -6,7 +6,10 @@ import json
 import logging
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -19,7 +22,9 @@ def logging_as_it_was() -> Iterator[None]:
     """Logging belongs to the whole process: leave it as it was found."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    hooks = sys.excepthook, threading.excepthook
     yield
+    sys.excepthook, threading.excepthook = hooks
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(False)
@@ -65,6 +70,93 @@ def test_an_exception_is_one_line_of_json_with_its_stack(capsys: pytest.CaptureF
     written = capsys.readouterr().err
     assert written.count("\n") == 1
     assert "ValueError: broken" in json.loads(written)["exception"]
+
+
+def test_a_stack_shows_no_variables_and_is_plain_text_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(format="text"))
+
+    def fail(hidden: str) -> None:
+        raise ValueError("broken")
+
+    try:
+        fail("the-" + "password")
+    except ValueError:
+        get_logger("tests.h").exception("round failed")
+    written = capsys.readouterr().err
+    assert "ValueError: broken" in written
+    assert "the-password" not in written
+
+
+@pytest.mark.parametrize("format_", ["json", "text"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        "cannot reach redis://me:s3cret@host:6379/0 now",
+        "cannot reach redis://:s3cret@host:6379/0 now",
+        "cannot reach unix://me:s3cret@/run/r.sock now",
+        "Authorization: Bearer s3cret",
+        "{'authorization': 'Bearer s3cret', 'x': 1}",
+    ],
+)
+def test_what_looks_like_a_secret_is_blotted_out_wherever_it_stands(
+    capsys: pytest.CaptureFixture[str], format_: Literal["json", "text"], said: str
+) -> None:
+    configure_logging(LogSettings(format=format_))
+    log = get_logger("tests.i")
+    log.warning(said, reason=said, error=ValueError(said), several=[said])
+    logging.getLogger("somelibrary").warning("%s", said)
+    try:
+        raise ValueError(said)
+    except ValueError:
+        log.exception("failed")
+    written = capsys.readouterr().err
+    assert "s3cret" not in written
+    assert "***" in written
+
+
+@pytest.mark.parametrize("said", ["http://host:80/path", "peer 10.0.0.1:7400", "a@b", "unix:///run/w.sock"])
+def test_what_is_no_secret_stays(capsys: pytest.CaptureFixture[str], said: str) -> None:
+    configure_logging(LogSettings(format="json"))
+    get_logger("tests.j").warning("x", said=said)
+    assert json.loads(capsys.readouterr().err)["said"] == said
+
+
+def test_nothing_that_is_logged_can_look_like_an_event_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(format="text"))
+    forged = "x\n2026-01-01 [error] forged\r\x1b[2J\u2028y"
+    get_logger("tests.k").warning(forged, tenant=forged)
+    logging.getLogger("somelibrary").warning("%s", forged)
+    written = capsys.readouterr().err
+    assert written.count("\n") == len(written.splitlines()) == 2
+    assert "\x1b[2J" not in written
+
+
+def test_what_nobody_caught_is_one_event(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(format="json"))
+
+    def fail() -> None:
+        raise ValueError("broken")
+
+    thread = threading.Thread(target=fail, name="mover-1")
+    thread.start()
+    thread.join(10)
+    try:
+        fail()
+    except ValueError as error:
+        sys.excepthook(ValueError, error, error.__traceback__)
+    written = capsys.readouterr().err
+    events = [json.loads(line) for line in written.splitlines()]
+    assert [event["event"] for event in events] == ["nobody caught this in thread mover-1", "nobody caught this"]
+    assert all("ValueError: broken" in event["exception"] for event in events)
+
+
+def test_a_warning_of_several_lines_is_one_event(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logging(LogSettings(format="json"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("two\nlines", stacklevel=1)
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def unconfigured(code: str) -> subprocess.CompletedProcess[str]:

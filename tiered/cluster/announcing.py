@@ -69,7 +69,7 @@ Ask: TypeAlias = Say | Compare | Read
 
 @dataclass(frozen=True, slots=True)
 class AnnouncingCounters:
-    """announced_blocks: that the directory has heard of, come or gone. repairs: partitions that were put right;
+    """announced_blocks: news that the directory has heard, come or gone. repairs: partitions that were put right;
     repaired_blocks: what was wrong in them. refreshed_blocks: said again though nothing had changed."""
 
     announced_blocks: int = 0
@@ -102,6 +102,8 @@ class Announcing:
         self.counters = AnnouncingCounters()
         self._parts = [_Part() for _ in range(partitions)]
         self._number = 0
+        self._again: set[BlockHash] = set()
+        """Of what is pending or under way, what is no news."""
         self._under_way: Ask | None = None
         self._next_check = 0.0
         self._next_read = 0.0
@@ -111,6 +113,11 @@ class Announcing:
     @property
     def pending_blocks(self) -> int:
         return sum(len(part.pending) for part in self._parts)
+
+    @property
+    def differing(self) -> int:
+        """Partitions that were not what is held here when they were compared last, and are not put right yet."""
+        return sum(part.is_suspect or part.is_to_be_read or part.is_to_be_restated for part in self._parts)
 
     def begin_life(self, epoch: Epoch, resident: Collection[BlockHash], now: float) -> None:
         """Forget what an older epoch had to say; all that is here is news to the new one."""
@@ -124,6 +131,7 @@ class Announcing:
             here = set(group)
             self._parts.append(_Part(here, digest_of(here).sum, dict.fromkeys(group)))
         self._number, self._under_way = 0, None
+        self._again.clear()
         self._next_check, self._next_read = now + CHECK_S, now
         self._lap, self._next_lap = iter(()), now + REFRESH_LAP_S
 
@@ -137,6 +145,8 @@ class Announcing:
         if self.epoch == NO_EPOCH:
             return
         n = len(self._parts)
+        if self._again:
+            self._again.difference_update(stored, removed)
         for block_hash in stored:
             part = self._parts[partition_of(block_hash, n)]
             part.pending[block_hash] = None
@@ -168,7 +178,7 @@ class Announcing:
         n_blocks = 0
         for one, answer in zip(ask.announcements, answers, strict=True):
             if answer is not None and answer.accepted:
-                n_blocks += len(one.stored) + len(one.removed)
+                n_blocks += len(one.stored) + len(one.removed) - self._no_news(one)
                 if one.whole is not None:
                     self._parts[one.partition].is_to_be_restated = False
                 continue
@@ -267,6 +277,12 @@ class Announcing:
         for block_hash in (*one.stored, *one.removed):
             pending[block_hash] = None
 
+    def _no_news(self, one: Announcement) -> int:
+        """How much of what was heard was only said again."""
+        said_again = self._again.intersection(one.stored)
+        self._again -= said_again
+        return len(said_again)
+
     def _refresh(self, now: float) -> None:
         batch = list(islice(self._lap, REFRESH_MAX))
         if not batch and now >= self._next_lap:
@@ -277,5 +293,7 @@ class Announcing:
         for block_hash in batch:
             part = self._parts[partition_of(block_hash, n)]
             if block_hash in part.here:
+                if block_hash not in part.pending:
+                    self._again.add(block_hash)
                 part.pending[block_hash] = None
         self.counters = replace(self.counters, refreshed_blocks=self.counters.refreshed_blocks + len(batch))

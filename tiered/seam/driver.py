@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tiered.codec.frame import checksum_of
 from tiered.core.why import Noting
 from tiered.jobs import CopyDone, DemoteJob, FetchDone, FetchJob, PeerAddress
 from tiered.log import get_logger
+from tiered.metrics.timing import Timing
 from tiered.pool.pool import BlockPool
 from tiered.pool.staging import StagingBuffers
 from tiered.seam.handoff import Handoff
@@ -63,6 +64,18 @@ class DriverCounters:
 
     copies_dropped: int = 0
     torn_copies: int = 0
+    demoted: Timing = field(default_factory=Timing)
+    """From when a copy was handed over until Redis has it; of those that were stored."""
+
+    def copy(self) -> DriverCounters:
+        return DriverCounters(self.copies_dropped, self.torn_copies, self.demoted.copy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    job: DemoteJob
+    buffer: memoryview
+    since: float
 
 
 class Driver:
@@ -87,7 +100,7 @@ class Driver:
         self._redis = redis
         self._peers = peers
         self._staging = StagingBuffers(staging_blocks, pool.layout.block_bytes, pinned=pool.device != "cpu")
-        self._staged: queue.SimpleQueue[tuple[DemoteJob, memoryview] | None] = queue.SimpleQueue()
+        self._staged: queue.SimpleQueue[_Staged | None] = queue.SimpleQueue()
         self._fetch_s = fetch_s
         self._threads = [
             *(threading.Thread(target=self._fetch_lane, name=f"fetch-{i}") for i in range(n_fetchers)),
@@ -165,18 +178,19 @@ class Driver:
         self._staged.put(None)
 
     def _copy(self, job: DemoteJob) -> bool:
+        since = self._handoff.since(job.ticket)
         buffer = self._staging.lend(timeout_s=STAGING_WAIT_S) if self._redis is not None else None
         if buffer is None:
             self.counters.copies_dropped += 1
             return False
         self._pool.read(job.block_id, buffer)
-        self._staged.put((job, buffer))
+        self._staged.put(_Staged(job, buffer, since))
         return True
 
     def _write_lane(self) -> None:
         ended = False
         while not ended:
-            batch: list[tuple[DemoteJob, memoryview]] = []
+            batch: list[_Staged] = []
             item = self._staged.get()
             while item is not None:
                 batch.append(item)
@@ -192,13 +206,14 @@ class Driver:
             except Exception:
                 _log.exception("write failed", n_blocks=len(batch))
             finally:
-                for _, buffer in batch:
-                    self._staging.give_back(buffer)
+                for staged in batch:
+                    self._staging.give_back(staged.buffer)
 
-    def _write(self, batch: Sequence[tuple[DemoteJob, memoryview]]) -> None:
+    def _write(self, batch: Sequence[_Staged]) -> None:
         """Put staged blocks, scope by scope; a copy that is not what was committed is not stored."""
-        by_scope: dict[bytes, list[ToStore]] = {}
-        for job, buffer in batch:
+        by_scope: dict[bytes, list[tuple[ToStore, float]]] = {}
+        for staged in batch:
+            job, buffer = staged.job, staged.buffer
             checksum = checksum_of(buffer)
             if job.checksum is not None and checksum != job.checksum:
                 self.counters.torn_copies += 1
@@ -206,18 +221,21 @@ class Driver:
                 if self._why is not None:
                     self._why.note("torn", job.block_hash, job.tenant, tier=Source.HOT.value, depth=job.depth)
                 continue
-            by_scope.setdefault(job.scope_id, []).append(
-                ToStore(
-                    block_hash=job.block_hash,
-                    tenant=job.tenant,
-                    depth=job.depth,
-                    payload=buffer,
-                    checksum=checksum,
-                    parent=job.parent,
-                    codec=job.codec,
-                    copies=job.copies,
-                )
+            to_store = ToStore(
+                block_hash=job.block_hash,
+                tenant=job.tenant,
+                depth=job.depth,
+                payload=buffer,
+                checksum=checksum,
+                parent=job.parent,
+                codec=job.codec,
+                copies=job.copies,
             )
+            by_scope.setdefault(job.scope_id, []).append((to_store, staged.since))
         for scope_id, blocks in by_scope.items():
             assert self._redis is not None
-            self._redis.put(blocks, scope_id=scope_id, layout=self._pool.layout)
+            answers = self._redis.put([block for block, _ in blocks], scope_id=scope_id, layout=self._pool.layout)
+            now = time.monotonic()
+            for (_, since), answer in zip(blocks, answers, strict=True):
+                if answer.stored:
+                    self.counters.demoted.note(now - since)

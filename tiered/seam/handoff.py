@@ -7,6 +7,7 @@ job's bytes are or how they move.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Handoff:
         self._limits = limits or FetchLimits()
         self._fetches: deque[FetchJob] = deque()
         self._copies: deque[DemoteJob] = deque()
+        self._copies_since: dict[Ticket, float] = {}
         self._running: dict[Ticket, Origin] = {}
         self._by_origin: Counter[Origin] = Counter()
         self._completions: list[Completion] = []
@@ -71,6 +73,7 @@ class Handoff:
                     self._fetchable.notify()
                 else:
                     self._copies.append(job)
+                    self._copies_since[job.ticket] = time.monotonic()
                     self._copyable.notify()
         return refused
 
@@ -106,6 +109,11 @@ class Handoff:
                 self._copyable.wait()
         return None
 
+    def since(self, ticket: Ticket) -> float:
+        """When the copy was handed over, by the monotonic clock; for who took it, once."""
+        with self._lock:
+            return self._copies_since.pop(ticket, time.monotonic())
+
     def finish(self, completion: Completion) -> None:
         with self._lock:
             self._completions.append(completion)
@@ -124,6 +132,7 @@ class Handoff:
             dropped: list[Job] = [*self._fetches, *self._copies]
             self._fetches.clear()
             self._copies.clear()
+            self._copies_since.clear()
             self._fetchable.notify_all()
             self._copyable.notify_all()
         return dropped

@@ -22,6 +22,7 @@ from tiered.errors import IntegrityError, ProtocolError, TieredError, TierUnavai
 from tiered.hashing.chain import join_hashes
 from tiered.jobs import PeerAddress
 from tiered.log import get_logger
+from tiered.metrics.timing import Timing
 from tiered.types import BlockHash
 from tiered.wire.connection import Connection, connect_tcp
 from tiered.wire.framing import PEER_REPLIES
@@ -46,8 +47,8 @@ class _RestingError(TierUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class PeerCounters:
-    """Totals over all peers. received_bytes: payload of blocks that arrived whole, good or not. busy_s: spent in
-    fetches, summed over those that run side by side.
+    """Totals over all peers. received_bytes: payload of blocks that arrived whole, good or not. took: the fetches,
+    whatever came of them.
 
     Misses are by reason: absent, resting (it failed within REST_S), unavailable, busy, secret, epoch, node (another
     node answers at its address), refused, protocol, or what was wrong with a block.
@@ -56,7 +57,7 @@ class PeerCounters:
     blocks: int
     misses: Mapping[str, int]
     received_bytes: int = 0
-    busy_s: float = 0.0
+    took: Timing = field(default_factory=Timing)
 
 
 @dataclass(slots=True)
@@ -94,12 +95,12 @@ class PeerTier:
         self._lock = threading.Lock()
         self._blocks = 0
         self._received_bytes = 0
-        self._busy_s = 0.0
+        self._took = Timing()
         self._misses: Counter[str] = Counter()
 
     def counters(self) -> PeerCounters:
         with self._lock:
-            return PeerCounters(self._blocks, dict(self._misses), self._received_bytes, self._busy_s)
+            return PeerCounters(self._blocks, dict(self._misses), self._received_bytes, self._took.copy())
 
     def fetch(
         self,
@@ -257,7 +258,7 @@ class PeerTier:
         with self._lock:
             self._blocks += len(fetch.checksums) - n_missing
             self._received_bytes += fetch.received_bytes
-            self._busy_s += took_s
+            self._took.note(took_s)
             if n_missing:
                 self._misses[reason] += n_missing
 

@@ -329,6 +329,46 @@ def test_a_small_pool_is_not_said_again_all_the_time() -> None:
     assert 1 <= announcing.counters.refreshed_blocks <= n_rounds * CHECK_S / REFRESH_LAP_S
 
 
+def test_what_is_only_said_again_is_no_news() -> None:
+    announcing, directory = make(A, B)
+    settle(announcing, directory, 0.0)
+    assert announcing.counters.announced_blocks == 2
+    settle(announcing, directory, REFRESH_LAP_S)
+    settle(announcing, directory, 2 * REFRESH_LAP_S)
+    assert announcing.counters.refreshed_blocks >= 2
+    assert announcing.counters.announced_blocks == 2
+    announcing.note([C], [A])
+    settle(announcing, directory, 2 * REFRESH_LAP_S)
+    assert announcing.counters.announced_blocks == 4
+
+
+def test_what_changes_while_it_waits_to_be_said_again_is_news() -> None:
+    announcing, directory = make(A)
+    settle(announcing, directory, 0.0)
+    ask = announcing.next(REFRESH_LAP_S)
+    assert isinstance(ask, Compare)
+    announcing.compared(ask, directory.digests, REFRESH_LAP_S)
+    announcing.note([], [A])
+    settle(announcing, directory, REFRESH_LAP_S)
+    assert announcing.counters.announced_blocks == 2
+    assert directory.all == set()
+
+
+def test_partitions_that_differ_are_counted_until_they_are_put_right() -> None:
+    announcing, directory = make(A, B)
+    settle(announcing, directory, 0.0)
+    assert announcing.differing == 0
+    directory.sets[0].discard(A)
+    directory.digests[0] = digest_of(directory.sets[0])
+    ask = announcing.next(CHECK_S)
+    assert isinstance(ask, Compare)
+    announcing.compared(ask, directory.digests, CHECK_S)
+    assert announcing.differing == 1
+    settle(announcing, directory, CHECK_S + RECHECK_S)
+    assert announcing.differing == 0
+    assert directory.all == {A, B}
+
+
 def test_a_block_that_left_is_not_said_to_be_here_by_a_refresh() -> None:
     announcing, directory = make(*MANY[: REFRESH_MAX + 50])
     settle(announcing, directory, 0.0)

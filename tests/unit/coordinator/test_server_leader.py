@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from coordinator.leader.leading import LeaderView
 from coordinator.leader.stock import Dropped, Stock
-from coordinator.metrics import build_registry
+from coordinator.metrics import Sources, build_registry
 from coordinator.server.services import Services
 from coordinator.view.snapshot import ClusterView
 from tiered.cluster.leadership import Leader
@@ -45,8 +45,9 @@ def test_what_was_restored_and_dropped_at_the_start_is_shown(api: TestClient) ->
 
 def test_metrics_say_whether_we_lead_and_under_which_token() -> None:
     ours = LeaderView("us-1", 8, Leader(8, "us-1", "", 3.0))
-    text = generate_latest(build_registry(ClusterView, standing=lambda: ours)).decode()
+    text = generate_latest(build_registry(Sources(ClusterView, standing=lambda: ours))).decode()
     assert "tiered_leader 1.0" in text
     assert "tiered_leader_token 8.0" in text
-    text = generate_latest(build_registry(ClusterView, standing=lambda: LeaderView("us-1", 0, None))).decode()
+    nobody = LeaderView("us-1", 0, None)
+    text = generate_latest(build_registry(Sources(ClusterView, standing=lambda: nobody))).decode()
     assert "tiered_leader 0.0" in text

@@ -283,6 +283,27 @@ def test_blocks_of_several_scopes_are_stored_each_in_its_own(make_rig: MakeRig) 
     assert {h[-1]: scope[0] for h, (scope, _) in redis.stored.items()} == {n: n % 2 for n in range(6)}
 
 
+def test_how_long_a_copy_took_counts_from_when_it_was_handed_over_and_only_if_it_was_stored(
+    make_rig: MakeRig,
+) -> None:
+    may_store = threading.Event()
+    redis = FakeRedis(on_put=lambda: may_store.wait(10))
+    rig = make_rig(redis)
+    began = time.monotonic()
+    rig.handoff.submit([demote(n) for n in range(3)])
+    rig.answers(3)
+    assert rig.driver.counters.demoted.n == 0
+    waited_s = time.monotonic() - began
+    may_store.set()
+    eventually(lambda: rig.driver.counters.demoted.n == 3)
+    assert 3 * waited_s <= rig.driver.counters.demoted.sum_s <= 3 * (time.monotonic() - began)
+    redis.on_put = fail
+    rig.handoff.submit([demote(9)])
+    rig.answers(4)
+    rig.driver.close(timeout_s=5.0)
+    assert rig.driver.counters.demoted.n == 3
+
+
 def test_without_redis_a_block_leaves_without_a_copy(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.handoff.submit([demote(1)])

@@ -372,7 +372,8 @@ def test_what_a_fetch_does_is_counted(peer: HandPeer, tier: PeerTier, fetch: Fet
     fetch()
     counters = tier.counters()
     assert (counters.blocks, dict(counters.misses), counters.received_bytes) == (2, {"checksum": 1}, 3 * N_BYTES)
-    assert 0 < counters.busy_s <= time.monotonic() - began
+    assert counters.took.n == 1
+    assert 0 < counters.took.sum_s <= time.monotonic() - began
 
 
 def test_a_peer_that_goes_on_failing_is_told_of_once_in_a_while(

@@ -13,7 +13,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ from tiered.config import RedisSettings
 from tiered.core.why import Noting
 from tiered.errors import IntegrityError, TierError, TierUnavailable
 from tiered.layout import KvLayout
+from tiered.metrics.timing import Timing
 from tiered.tiers.redis.breaker import Breaker
 from tiered.tiers.redis.values import Fetched, Received, ValueClient, ValueToRead, ValueToWrite, Written
 from tiered.types import NO_HASH, BlockHash, Source, TenantId, Whereabouts
@@ -80,6 +81,21 @@ class PutAnswer(enum.Enum):
     FAILED = "failed"
     """Redis did not answer, or the reservation ended before the bytes were there."""
 
+    @property
+    def stored(self) -> bool:
+        """Whether this very put has brought the bytes there."""
+        return self in _STORED.values()
+
+
+class Asked(enum.StrEnum):
+    """What a call of Redis is for."""
+
+    LOOKUP = "lookup"
+    GET = "get"
+    PUT = "put"
+    CONTROL = "control"
+    """One script of the books."""
+
 
 @dataclass(frozen=True, slots=True)
 class RedisTierCounters:
@@ -98,6 +114,10 @@ class RedisTierCounters:
     replicated: Mapping[str, int] = field(default_factory=dict)
     """Blocks stored that were to be in two places: ``yes``, ``late``: no replica said in time that it has them, or
     ``no replica``: there is none."""
+    took: Mapping[Asked, Timing] = field(default_factory=dict)
+    """Calls, failed ones included."""
+    failed: Mapping[Asked, int] = field(default_factory=dict)
+    """Of those, the ones that no server answered."""
 
 
 _REFUSALS: Final[Mapping[ReserveAnswer, PutAnswer]] = {
@@ -152,6 +172,8 @@ class RedisTier:
         self._misses: Counter[str] = Counter()
         self._puts: Counter[PutAnswer] = Counter()
         self._codecs: Counter[str] = Counter()
+        self._took = {asked: Timing() for asked in Asked}
+        self._failed = dict.fromkeys(Asked, 0)
         self._hits = 0
         self._bytes_read = 0
         self._bytes_written = 0
@@ -161,14 +183,16 @@ class RedisTier:
         """How long a request may wait for a lookup, whatever a server that answers in drops makes of it."""
         return self._lookup_timeout_s
 
-    def lookup(self, hashes: Sequence[BlockHash]) -> list[Whereabouts]:
+    def lookup(self, hashes: Sequence[BlockHash], *, timed: bool = True) -> list[Whereabouts]:
         """What the shared state knows of each block, in order; one round trip within lookup_timeout_s.
+
+        timed: False for who looks of its own accord, so that what is counted says how long requests wait.
 
         Errors: TierError, at once while the breaker is open.
         """
         if not self._breaker.allow(self._clock.now()):
             raise TierUnavailable("redis: the breaker is open after repeated failures")
-        with self._reported():
+        with self._reported(), self._timed(Asked.LOOKUP) if timed else nullcontext():
             return self._directory.lookup(hashes)
 
     def get(
@@ -197,7 +221,8 @@ class RedisTier:
             # What had arrived when the server failed stays a hit; the rest is counted below as unavailable.
             with suppress(TierError), self._reported():
                 expected = Expected(scope_id, layout, EXACT_CODECS if exact_only else CODECS)
-                self._receive(wanted, expected, outcomes, within_s)
+                with self._timed(Asked.GET):
+                    self._receive(wanted, expected, outcomes, within_s)
                 self._settle(wanted, outcomes, tenant, first_depth, before)
         with self._lock:
             for outcome in outcomes:
@@ -220,7 +245,7 @@ class RedisTier:
             with suppress(TierError), self._reported():
                 values = [_value(block, scope_id, layout) for block in blocks]
                 self._store(blocks, values, answers)
-        stored = [value for value, answer in zip(values, answers, strict=False) if answer in _STORED.values()]
+        stored = [value for value, answer in zip(values, answers, strict=False) if answer.stored]
         with self._lock:
             self._puts.update(answers)
             self._codecs.update(value.codec for value in stored)
@@ -240,6 +265,8 @@ class RedisTier:
                 breaker_open=self._breaker.is_open,
                 breaker_opened_total=self._breaker.opened_total,
                 replicated=dict(self._replicated),
+                took={asked: took.copy() for asked, took in self._took.items()},
+                failed=dict(self._failed),
             )
 
     def close(self) -> None:
@@ -280,15 +307,20 @@ class RedisTier:
             for item, outcome in zip(wanted, outcomes, strict=True)
             if isinstance(outcome, _Miss) and outcome.reason != _UNAVAILABLE
         ]
-        self._ledger.remove(bad)
-        self._ledger.touch([*before, *used], tenant, first_depth=first_depth - len(before))
+        if bad:
+            with self._timed(Asked.CONTROL):
+                self._ledger.remove(bad)
+        if before or used:
+            with self._timed(Asked.CONTROL):
+                self._ledger.touch([*before, *used], tenant, first_depth=first_depth - len(before))
 
     def _store(self, blocks: Sequence[ToStore], values: Sequence[Value], answers: list[PutAnswer]) -> None:
         requests = [
             ReserveRequest(block.block_hash, block.tenant, value.n_bytes, block.depth, block.parent)
             for block, value in zip(blocks, values, strict=True)
         ]
-        reservations = self._ledger.reserve(requests, ttl_s=RESERVATION_TTL_S)
+        with self._timed(Asked.CONTROL):
+            reservations = self._ledger.reserve(requests, ttl_s=RESERVATION_TTL_S)
         mine = [index for index, answer in enumerate(reservations) if answer.reserved]
         for index, answer in enumerate(reservations):
             if not answer.reserved:
@@ -300,7 +332,11 @@ class RedisTier:
             )
             for i in mine
         ]
-        for index, outcome in zip(mine, self._values.put(to_write, ttl_ms=_RESERVATION_TTL_MS), strict=True):
+        outcomes: list[Written] = []
+        if to_write:
+            with self._timed(Asked.PUT):
+                outcomes = self._values.put(to_write, ttl_ms=_RESERVATION_TTL_MS)
+        for index, outcome in zip(mine, outcomes, strict=True):
             if outcome is Written.NO_MEMORY:
                 answers[index] = PutAnswer.REFUSED_FULL
                 refused.append(index)
@@ -308,10 +344,15 @@ class RedisTier:
                 written.append(index)
         # Deepest first: what is committed later is newer, and the tail of a prefix leaves before its head.
         written.sort(key=lambda index: -blocks[index].depth)
-        self._ledger.abort([(blocks[index].block_hash, blocks[index].tenant) for index in refused])
-        committed = self._ledger.commit(
-            [(blocks[i].block_hash, blocks[i].tenant, values[i].n_bytes) for i in written]
-        )
+        if refused:
+            with self._timed(Asked.CONTROL):
+                self._ledger.abort([(blocks[index].block_hash, blocks[index].tenant) for index in refused])
+        committed: Sequence[bool] = ()
+        if written:
+            with self._timed(Asked.CONTROL):
+                committed = self._ledger.commit(
+                    [(blocks[i].block_hash, blocks[i].tenant, values[i].n_bytes) for i in written]
+                )
         for index, is_there in zip(written, committed, strict=True):
             if is_there:
                 answers[index] = _STORED[reservations[index]]
@@ -341,6 +382,20 @@ class RedisTier:
         for block, answer in zip(blocks, answers, strict=True):
             what, how = _TOLD[answer]
             self._why.note(what, block.block_hash, block.tenant, tier=Source.REDIS.value, why=how, depth=block.depth)
+
+    @contextmanager
+    def _timed(self, asked: Asked) -> Iterator[None]:
+        """Note how long a call took, and whether it was answered."""
+        began = self._clock.now()
+        n_failed = 1
+        try:
+            yield
+            n_failed = 0
+        finally:
+            took_s = self._clock.now() - began
+            with self._lock:
+                self._took[asked].note(took_s)
+                self._failed[asked] += n_failed
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

@@ -23,7 +23,7 @@ from tiered.config import RedisSettings
 from tiered.errors import TierError, TierTimeout, TierUnavailable
 from tiered.layout import KvLayout
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.tier import Asked, PutAnswer, RedisTier, ToStore, Wanted
 from tiered.types import NOWHERE, TenantId, Whereabouts
 
 RED, BLUE = TenantId("red"), TenantId("blue")
@@ -58,6 +58,20 @@ def get(tier: RedisTier, *names: object, scope_id: bytes = SCOPE) -> list[bool]:
             assert item.out == payload(name)
             assert checksum == checksum_of(payload(name))
     return [checksum is not None for checksum in checksums]
+
+
+def test_every_call_is_timed_by_what_it_was_for(tier: RedisTier) -> None:
+    put(tier, "a", "b")
+    get(tier, "a", "b", "c")
+    tier.lookup([block_hash("a")])
+    counters = tier.counters()
+    calls = {asked: took.n for asked, took in counters.took.items()}
+    assert calls == {Asked.LOOKUP: 1, Asked.GET: 1, Asked.PUT: 1, Asked.CONTROL: 4}  # reserve, commit; remove, touch
+    assert all(took.sum_s > 0 for took in counters.took.values())
+    assert counters.failed == dict.fromkeys(Asked, 0)
+    put(tier, "a")  # it is there: nothing is written, and nothing committed
+    assert tier.counters().took[Asked.PUT].n == 1
+    assert tier.counters().took[Asked.CONTROL].n == 5
 
 
 def test_blocks_come_back_bit_equal_and_are_found(tier: RedisTier) -> None:

@@ -1,0 +1,1 @@
+"""What is counted and how it is shown: every series' name, type, labels and meaning; no numbers of its own."""
