@@ -10,17 +10,18 @@ import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import httpx
 import msgspec
 import typer
 
 from tiered.cli.access import token, trust
-from tiered.cli.bodies import AccessToken, NewAccessToken, Node, Stats, Tenant, _AccessTokens
+from tiered.cli.bodies import AccessToken, NewAccessToken, Node, Stats, Tenant, UsageRow, _AccessTokens
 from tiered.cli.cluster_file import read_cluster_file
 from tiered.cli.explained import BlockWhy, Evictions
 from tiered.cli.prompts import HotPrefixes, Route, Whereabouts
+from tiered.cli.sizing import Capacity
 from tiered.errors import ConfigError
 from tiered.types import DrainProgress
 
@@ -54,6 +55,10 @@ class _Pinned(msgspec.Struct, frozen=True):
 
 class _Nodes(msgspec.Struct, frozen=True):
     nodes: list[Node]
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    usage: list[UsageRow]
 
 
 class _ErrorDetail(msgspec.Struct, frozen=True):
@@ -105,6 +110,9 @@ class CoordinatorClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._http.close()
 
     def with_token(self, token: str) -> CoordinatorClient:
@@ -118,6 +126,11 @@ class CoordinatorClient:
 
     def nodes(self) -> list[Node]:
         return self._call("GET", "/v1/nodes", _Nodes).nodes
+
+    def usage(self, *, tenant: str | None = None, node: str | None = None) -> list[UsageRow]:
+        """Of this tenant, and on this node, where given."""
+        asked = {name: value for name, value in (("tenant", tenant), ("node", node)) if value is not None}
+        return self._call("GET", f"/v1/usage?{urlencode(asked)}", _Usage).usage
 
     def drain(self, node: str) -> DrainProgress:
         """Ask a node to drain."""
@@ -191,6 +204,10 @@ class CoordinatorClient:
     def evictions(self, query: str) -> Evictions:
         """query: of the URL, encoded."""
         return self._call("GET", f"/v1/evictions?{query}", Evictions)
+
+    def capacity(self, query: str) -> Capacity:
+        """query: of the URL, encoded."""
+        return self._call("GET", f"/v1/capacity?{query}", Capacity)
 
     def hot_prefixes(self, limit: int) -> HotPrefixes:
         return self._call("GET", f"/v1/prefixes?limit={limit}", HotPrefixes)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from tiered.types import DrainProgress, TokenCounts
+from tiered.types import DrainProgress, NodeRates, NodeTraffic, TokenCounts
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -49,6 +49,15 @@ class Seconds(msgspec.Struct, frozen=True):
     single_blocks: int
 
 
+class Pressure(msgspec.Struct, frozen=True):
+    """Blocks of the hot tier, of the present lives of the nodes. suffered: evicted for another tenant."""
+
+    evicted_blocks: int = 0
+    suffered_blocks: int = 0
+    caused_blocks: int = 0
+    refused_blocks: int = 0
+
+
 class Tenant(msgspec.Struct, frozen=True):
     policy: Policy
     named: bool
@@ -58,6 +67,9 @@ class Tenant(msgspec.Struct, frozen=True):
     seconds: Seconds | None = None
     hot_reserved_in_force_bytes: int = 0
     hot_lent_bytes: int | None = None
+    hot_borrowed_bytes: int = 0
+    hot_idle_reserved_bytes: int = 0
+    pressure: Pressure = Pressure()
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -79,6 +91,8 @@ class Node(msgspec.Struct, frozen=True):
     drain: DrainProgress = DrainProgress()
     scopes: list[str] = []
     pid: int = 0
+    rates: NodeRates = NodeRates()
+    traffic: NodeTraffic = NodeTraffic()
 
 
 class HotTier(msgspec.Struct, frozen=True):
@@ -91,6 +105,7 @@ class RedisTier(msgspec.Struct, frozen=True):
     bytes: int
     pending_bytes: int
     blocks: int
+    capacity_bytes: int | None = None
 
 
 class Tiers(msgspec.Struct, frozen=True):
@@ -114,6 +129,20 @@ class Stats(msgspec.Struct, frozen=True):
     is_leader: bool = False
     leader: str | None = None
     leader_token: int = 0
+    age_s: float = 0.0
+    redis_conserved: bool | None = None
+
+
+class UsageRow(msgspec.Struct, frozen=True):
+    """One tenant's bytes in one place; node None is the shared tier."""
+
+    tenant: str
+    tier: str
+    node: str | None
+    bytes: int
+    blocks: int
+    limit_bytes: int | None = None
+    reserved_bytes: int = 0
 
 
 class AccessToken(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import typer
 from tiered import __version__
 from tiered.cli.access import offer_access_options
 from tiered.cli.audit import check_command, sweep_command
+from tiered.cli.capacity import capacity_command
 from tiered.cli.clear import clear_command
 from tiered.cli.demo import demo_command
 from tiered.cli.doctor import doctor_command
@@ -26,11 +27,13 @@ from tiered.cli.plan import plan_command
 from tiered.cli.prefixes import prefixes_command
 from tiered.cli.route import route_command
 from tiered.cli.selftest import selftest_app
+from tiered.cli.serve import serve_command
 from tiered.cli.simulate import simulate_command
 from tiered.cli.stats import stats_command
 from tiered.cli.status import status_command
 from tiered.cli.tenants import tenants_app
 from tiered.cli.tokens import tokens_app
+from tiered.cli.top import top_command
 from tiered.cli.up import up_command
 from tiered.cli.why import why_command
 from tiered.errors import TieredError
@@ -47,8 +50,10 @@ app = typer.Typer(
 )
 app.command("up")(up_command)
 app.command("demo")(demo_command)
+app.command("serve")(serve_command)
 app.command("status")(status_command)
 app.command("stats")(stats_command)
+app.command("top")(top_command)
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(tokens_app, name="tokens")
 app.add_typer(selftest_app, name="selftest")
@@ -66,6 +71,7 @@ app.command("unpin")(unpin_command)
 app.command("doctor")(doctor_command)
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
+app.command("capacity")(capacity_command)
 
 offer_access_options(app)
 

@@ -1,0 +1,131 @@
+"""``tiered stats --watch``: the sums over the cluster again and again, for a terminal, a log or a program.
+
+Owns how each of those is printed. It goes on while the coordinator is away, and says so; it ends by Ctrl-C, or when
+nobody reads what it prints.
+"""
+
+from __future__ import annotations
+
+import enum
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+import msgspec
+
+from tiered.cli.output import human_count, human_share
+from tiered.cli.top.flow import found
+from tiered.cli.top.picture import Picture, failed, first_picture, seen
+from tiered.cli.top.sample import Sample
+from tiered.cli.top.words import brief, cut, duration, per_second
+from tiered.errors import ConfigError
+from tiered.types import TokenCounts
+
+EVERY_S: Final = 2.0
+
+_TIERS: Final = ("hot", "peer", "redis", "missed")
+
+_HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+class Form(enum.Enum):
+    SCREEN = enum.auto()
+    """Redrawn in place, as far as it fits."""
+    LINES = enum.auto()
+    """One for each look, for people."""
+    JSON = enum.auto()
+    """One for each look, for programs."""
+
+
+class Totals(Protocol):
+    def totals(self) -> Sample: ...
+
+
+def watch(
+    cluster: Totals,
+    *,
+    every_s: float,
+    form: Form,
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
+    """Does not return. Errors: ConfigError if nobody answers the first time; BrokenPipeError; KeyboardInterrupt."""
+    sample = cluster.totals()
+    due = clock()
+    picture = first_picture(sample, now=due)
+    while True:
+        _print(picture, form=form, every_s=every_s)
+        due = max(due + every_s, clock())
+        wait(max(0.0, due - clock()))
+        try:
+            after = cluster.totals()
+        except ConfigError as error:
+            if not picture.failure and form is not Form.SCREEN:
+                print(f"tiered: {brief(str(error))}; asking again", file=sys.stderr, flush=True)
+            picture = failed(picture, brief(str(error)), now=clock())
+        else:
+            picture = seen(picture, after, now=clock())
+
+
+def json_line(picture: Picture, *, at: datetime) -> str:
+    """last: what was counted since the line before; null in the first."""
+    flow = picture.flow
+    last = {"seconds": round(flow.seconds, 3), "tokens": flow.tokens} if flow.seconds else None
+    return msgspec.json.encode({"at": at, "last": last, "stats": picture.sample.stats}).decode()
+
+
+def text_line(picture: Picture, *, at: datetime) -> str:
+    stats, flow = picture.sample.stats, picture.flow
+    shares = [f"{name} {human_share(getattr(flow.tokens, name), flow.tokens.asked)}" for name in _TIERS]
+    return (
+        f"{at.astimezone():%H:%M:%S}  asked {per_second(flow.per_s(flow.tokens.asked))}, {', '.join(shares)}; since "
+        f"start {human_count(stats.tokens.asked)}, hit {human_share(found(stats.tokens), stats.tokens.asked)}; "
+        f"{stats.nodes.alive} of {stats.nodes.known} nodes alive"
+    )
+
+
+def screen_lines(picture: Picture, *, every_s: float, width: int, height: int) -> list[str]:
+    """The sum first, then those who asked for most of late, as many as fit."""
+    stats, flow = picture.sample.stats, picture.flow
+    lines = [f"{picture.sample.url}, every {every_s:g} s, {stats.nodes.alive} of {stats.nodes.known} nodes alive"]
+    if picture.failure:
+        lines.append(f"STALE, {duration(picture.age_s)} old: {picture.failure}; asking again")
+    elif stats.stale:
+        lines.append(f"STALE: the coordinator cannot read Redis; its numbers are {duration(stats.age_s)} old")
+    lines.append(_row("tenant", ("asked/s", "asked", *_TIERS, "hit")))
+    lines.append(_token_row("all", stats.tokens, per_second(flow.per_s(flow.tokens.asked))))
+    since = {name: flow.of_tenant(name).tokens.asked for name in stats.by_tenant}
+    busiest = sorted(stats.by_tenant, key=lambda name: (-since[name], -stats.by_tenant[name].asked, name))
+    room = max(0, height - len(lines))
+    shown = busiest if len(busiest) <= room else busiest[: max(0, room - 1)]
+    for name in shown:
+        lines.append(_token_row(name, stats.by_tenant[name], per_second(flow.per_s(since[name]))))
+    if len(shown) < len(busiest):
+        lines.append(f"and {human_count(len(busiest) - len(shown))} more")
+    return [cut(line, width) for line in lines[:height]]
+
+
+def _print(picture: Picture, *, form: Form, every_s: float) -> None:
+    """Nothing new is printed where the lines before are the record, and no news came."""
+    at = datetime.now(UTC)
+    if form is Form.SCREEN:
+        width, height = shutil.get_terminal_size()
+        lines = screen_lines(picture, every_s=every_s, width=width, height=max(1, height - 1))
+        sys.stdout.write(_HOME + "".join(f"{line}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END)
+    elif not picture.failure:
+        line = json_line(picture, at=at) if form is Form.JSON else text_line(picture, at=at)
+        sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _token_row(name: str, tokens: TokenCounts, rate: str) -> str:
+    counts = [human_count(n) for n in (tokens.asked, tokens.hot, tokens.peer, tokens.redis, tokens.missed)]
+    return _row(name, [rate.removesuffix("/s"), *counts, human_share(found(tokens), tokens.asked)])
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    rate, asked, *tiers, hit = cells
+    return f"{cut(name, 16):<16}{rate:>8}{asked:>14}" + "".join(f"{cell:>13}" for cell in tiers) + f"{hit:>8}"
