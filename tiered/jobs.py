@@ -36,6 +36,7 @@ class FetchJob:
 
     first_depth: blocks before these in their prefix. before: those of them whose use is to be told of with this job,
     as a prefix is only as good as its beginning; the other jobs of one load have none.
+    trace: the span it belongs to, as it is named to others.
     exact_only: values of a lossy codec do not count. Others may read the scope, and none of them may have chosen one.
     """
 
@@ -48,6 +49,7 @@ class FetchJob:
     exact_only: bool = False
     first_depth: int = 0
     before: tuple[BlockHash, ...] = ()
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

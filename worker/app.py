@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from tiered import __version__
+from tiered import __version__, tracing
 from tiered.clock import SystemClock
 from tiered.cluster.agreement import require_agreement
 from tiered.cluster.clears import Clears
@@ -69,6 +69,8 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     policy_factory(settings.pool.policy)  # what is unknown here stops the start, not the first engine
     require_device(settings.pool.device)
     async with AsyncExitStack() as stack:
+        exporter = tracing.start(settings.tracing, service="tiered-worker", instance=settings.node.name)
+        stack.push_async_callback(asyncio.to_thread, exporter.stop)
         client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
         stack.callback(client.close)
         require_reachable(client, settings.redis)

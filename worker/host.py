@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -122,7 +123,7 @@ class Host:
 
     async def lookup(self, hashes: Sequence[BlockHash], *, timed: bool = False) -> list[Whereabouts]:
         """What the shared state knows of each block. timed: for an engine. Errors: TierError."""
-        look = partial(self.redis.lookup, hashes, timed=timed)
+        look = partial(copy_context().run, self.redis.lookup, hashes, timed=timed)  # within the span that asks
         return await asyncio.get_running_loop().run_in_executor(self._lookups, look)
 
     # What a drain asks.

@@ -25,6 +25,7 @@ from tiered.errors import CapacityError, LayoutMismatch, OwnershipError, TierErr
 from tiered.hashing.scope import ModelScope
 from tiered.pool.pool import BlockPool
 from tiered.sequence.sequence import Appended, Extension, TokenSequence
+from tiered.tracing import here
 from tiered.types import (
     NO_HINTS,
     BlockHash,
@@ -134,6 +135,7 @@ class HotTier(Host):
         if not lease.origins:
             return
         core, n_hot = self._core(), len(lease.pinned)
+        lease.trace = here()
         op = start_load(core, lease)
         self._pump()
         began = self.clock.now()

@@ -22,6 +22,7 @@ from tiered.hashing.scope import ModelScope, scope_id
 from tiered.log import get_logger
 from tiered.pool.share import cuda_handle, send_with_descriptor
 from tiered.tenancy.policy import check_tenant_name
+from tiered.tracing import span
 from tiered.types import LeaseId, TenantId, TokenCounts
 from tiered.wire.framing import encode
 from tiered.wire.messages import (
@@ -273,7 +274,8 @@ class _Engine:
             case Load():
                 lease = self._hot.lease(LeaseId(request.lease), connection=self._connection)
                 began = self._hot.clock.now()
-                await self._hot.load(lease, deadline_s=_bounded(request.deadline_s))
+                with span("worker.load", parent=request.trace, node=self._node):
+                    await self._hot.load(lease, deadline_s=_bounded(request.deadline_s))
                 self._hot.timings.load.note(self._hot.clock.now() - began)
                 return Loaded(
                     block_ids=pack_ids(lease.pinned),
@@ -344,14 +346,15 @@ class _Engine:
     async def _match(self, request: Match) -> Matched:
         began = self._hot.clock.now()
         tenant = _tenant(request.tenant)
-        lease, n_peer, n_redis = await self._hot.match(
-            connection=self._connection,
-            tenant=tenant,
-            scope_id=self._own_scope(tenant, request.scope_id),
-            hashes=split_hashes(request.hashes),
-            asked_tokens=request.asked_tokens,
-            hints=request.hints,
-        )
+        with span("worker.match", parent=request.trace, node=self._node):
+            lease, n_peer, n_redis = await self._hot.match(
+                connection=self._connection,
+                tenant=tenant,
+                scope_id=self._own_scope(tenant, request.scope_id),
+                hashes=split_hashes(request.hashes),
+                asked_tokens=request.asked_tokens,
+                hints=request.hints,
+            )
         matched = Matched(
             lease=lease.lease_id,
             block_ids=pack_ids(lease.pinned),

@@ -19,6 +19,7 @@ from tiered.errors import ConfigError, ProtocolError, TieredError, TierTimeout
 from tiered.hashing.chain import split_hashes
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
+from tiered.tracing import span
 from tiered.types import BlockHash, BlockId
 from tiered.wire.auth import Handshake, Side, new_nonce, prove, proves
 from tiered.wire.connection import Connection
@@ -228,7 +229,8 @@ class PeerServer:
             connection.send(Holding(indices=(), block_bytes=0), timeout_s=self._timeout_s)
             return
         try:
-            self._stream(connection, pool, request.scope_id, hashes, lent)
+            with span("peer.lend", parent=request.trace, node=self._node, n_blocks=len(lent.blocks)):
+                self._stream(connection, pool, request.scope_id, hashes, lent)
         finally:
             self._lending.take_back(lent)
 

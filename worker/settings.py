@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from tiered.addresses import SOCKET_PATH_BYTES_MAX, default_worker_socket, is_loopback
 from tiered.config import ByteSize, LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
+from tiered.tracing import TracingSettings
 
 ENV_PREFIX: Final = "TIERED_WORKER_"
 
@@ -101,6 +102,7 @@ class Settings(SettingsGroup):
     journal: JournalSettings = JournalSettings()
     why: WhySettings = WhySettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @property
     def journal_path(self) -> Path:

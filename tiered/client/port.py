@@ -75,7 +75,8 @@ class Voucher:
 class Match:
     """What of a prompt is cached. lease is None when nothing is held, so there is nothing to release.
 
-    block_ids: hot and pinned; n_peer and n_redis blocks after them could be loaded.
+    block_ids: hot and pinned; n_peer and n_redis blocks after them could be loaded. trace: the span of the match, to
+    which its load belongs.
     """
 
     tenant: TenantId
@@ -89,6 +90,7 @@ class Match:
     n_peer: int = 0
     n_redis: int = 0
     voucher: Voucher | None = None
+    trace: str = ""
 
     @property
     def n_blocks(self) -> int:

@@ -29,6 +29,7 @@ from tiered.layout import KvLayout
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
 from tiered.pool.share import open_cuda_handle
+from tiered.tracing import span
 from tiered.types import NO_HINTS, BlockId, Hints, LeaseId, TenantId
 from tiered.wire.connection import Connection, connect_unix
 from tiered.wire.framing import ENGINE_REPLIES
@@ -163,14 +164,16 @@ class RemoteClient:
 
     def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match:
         asked_tokens = chain.n_tokens if is_counted else 0
-        request = MatchMessage(
-            tenant=chain.tenant,
-            scope_id=chain.root,
-            hashes=join_hashes(chain.hashes),
-            asked_tokens=asked_tokens,
-            hints=hints,
-        )
-        with self._lock:
+        traced = span("tiered.match", tenant=chain.tenant, n_blocks=len(chain.hashes))
+        with traced, self._lock:
+            request = MatchMessage(
+                tenant=chain.tenant,
+                scope_id=chain.root,
+                hashes=join_hashes(chain.hashes),
+                asked_tokens=asked_tokens,
+                hints=hints,
+                trace=traced.name_to_others,
+            )
             nothing = Match(tenant=chain.tenant, scope_id=chain.root, hashes=chain.hashes, asked_tokens=asked_tokens)
 
             def read(reply: Matched) -> Match:
@@ -185,15 +188,18 @@ class RemoteClient:
                     checksums=unpack_checksums(reply.checksums),
                     n_peer=reply.n_peer,
                     n_redis=reply.n_redis,
+                    trace=traced.name_to_others,
                 )
 
-            return self._call(request, Matched, read, timeout_s=self._options.call_timeout_s) or nothing
+            found = self._call(request, Matched, read, timeout_s=self._options.call_timeout_s) or nothing
+            traced.say(n_hot=len(found.block_ids), n_peer=found.n_peer, n_redis=found.n_redis)
+            return found
 
     def load(self, match: Match, *, deadline_s: float = 5.0) -> Loaded:
-        with self._lock:
+        with span("tiered.load", parent=match.trace) as traced, self._lock:
             if match.lease is None or match.connection != self._attachment():
                 return Loaded()
-            request = Load(lease=match.lease, deadline_s=deadline_s)
+            request = Load(lease=match.lease, deadline_s=deadline_s, trace=traced.name_to_others)
 
             def read(reply: LoadedMessage) -> Loaded:
                 return Loaded(
@@ -203,7 +209,9 @@ class RemoteClient:
                 )
 
             timeout_s = deadline_s + self._options.grace_s
-            return self._call(request, LoadedMessage, read, timeout_s=timeout_s) or Loaded()
+            loaded = self._call(request, LoadedMessage, read, timeout_s=timeout_s) or Loaded()
+            traced.say(n_blocks=len(loaded.block_ids))
+            return loaded
 
     def release(self, match: Match, *, used_tokens: int, own_tokens: int = 0) -> bool:
         with self._lock:
@@ -238,7 +246,7 @@ class RemoteClient:
         tenant, n_blocks = chain.tenant, len(chain.hashes)
         if not n_blocks:
             return Saved()
-        with self._lock:
+        with span("tiered.save", tenant=tenant, n_blocks=n_blocks) as traced, self._lock:
             request = Open(tenant=tenant, scope_id=chain.root, hashes=join_hashes(chain.hashes), hints=hints)
             timeout_s = self._options.call_timeout_s
             lease = self._call(request, Opened, lambda reply: reply.lease, timeout_s=timeout_s)
@@ -247,7 +255,9 @@ class RemoteClient:
                 return Saved(reason="unavailable", answer="refused: unavailable")
             session = _Session(self, lease)
             try:
-                return run_save(session, pool, tenant=tenant, n_blocks=n_blocks, fill=fill, wait_s=wait_s)
+                saved = run_save(session, pool, tenant=tenant, n_blocks=n_blocks, fill=fill, wait_s=wait_s)
+                traced.say(n_stored=saved.n_stored)
+                return saved
             except TierUnavailable:
                 return Saved(reason="unavailable", answer="refused: unavailable")
             finally:

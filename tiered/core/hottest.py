@@ -64,7 +64,18 @@ def _saved(record: BlockRecord) -> int:
 
 
 def _uses(records: Sequence[BlockRecord], candidates: Mapping[BlockId, int]) -> Iterator[PrefixUse]:
-    """The best candidates that are still here, without those that another one on their chain stands for."""
+    """Each with the one named that it goes on from; their chains were walked once, so this is as long again."""
+    named = _named(records, candidates)
+    for block_id in named:
+        record = records[block_id]
+        before = _chain(records, record.parent)
+        within = next((records[each].block_hash.hex() for each in before if each in named), "")
+        yield PrefixUse(record.tenant, record.block_hash.hex(), record.depth + 1, record.hits, within)
+
+
+def _named(records: Sequence[BlockRecord], candidates: Mapping[BlockId, int]) -> Mapping[BlockId, int]:
+    """The last blocks of the best candidates that are still here, without those for which another one on their chain
+    stands; with their hits."""
     here = [block_id for block_id in candidates if records[block_id].state in _RESIDENT and records[block_id].hits]
     passed: dict[BlockId, int] = {}  # blocks of the chains named so far -> hits of the prefix named first
     ends: dict[BlockId, int] = {}
@@ -73,7 +84,7 @@ def _uses(records: Sequence[BlockRecord], candidates: Mapping[BlockId, int]) -> 
         record = records[block_id]
         steps_left -= record.depth
         if len(ends) == NAMED_MAX or steps_left < 0:
-            return
+            break
         chain = list(_chain(records, block_id))
         rivals = [ends[each] for each in chain if each in ends]
         if block_id in passed:
@@ -83,7 +94,7 @@ def _uses(records: Sequence[BlockRecord], candidates: Mapping[BlockId, int]) -> 
         ends[block_id] = record.hits
         for each in chain:
             passed.setdefault(each, record.hits)
-        yield PrefixUse(record.tenant, record.block_hash.hex(), record.depth + 1, record.hits)
+    return ends
 
 
 def _chain(records: Sequence[BlockRecord], block_id: BlockId) -> Iterator[BlockId]:

@@ -23,6 +23,7 @@ class Lease:
     plan:      why just these; None where all that may be had is fetched.
     has_grown: blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
     is_told:   a policy was told of its request and not yet of its end; output_tokens: of the answer, if known.
+    trace:     the span to which its fetches belong, as it is named to others.
     gave:      how many blocks of whom have left so that this request could have the room.
     expires_at: when the pins end by themselves.
     """
@@ -44,3 +45,4 @@ class Lease:
     is_told: bool = False
     gave: Counter[TenantId] = field(default_factory=Counter)
     output_tokens: int | None = None
+    trace: str = ""

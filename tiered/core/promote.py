@@ -189,6 +189,7 @@ def _ask(core: CacheCore, op: LoadOp, lease: Lease, indices: list[int]) -> None:
                     exact_only=core.ledger.policy(lease.tenant).sharing != "private",
                     first_depth=max(part[0], core.table[op.slots[part[0]]].depth),
                     before=tuple(lease.hashes[: part[0]]) if part[0] == len(lease.pinned) else (),
+                    trace=lease.trace,
                 )
             )
 

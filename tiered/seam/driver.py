@@ -24,6 +24,7 @@ from tiered.pool.pool import BlockPool
 from tiered.pool.staging import StagingBuffers
 from tiered.seam.handoff import Handoff
 from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
+from tiered.tracing import span
 from tiered.types import BlockHash, Source
 
 FETCHERS: Final = 8
@@ -133,7 +134,11 @@ class Driver:
             began = time.monotonic()
             checksums: list[bytes | None] = [None] * len(job.hashes)
             try:
-                checksums = self._fetch(job)
+                peer, n_blocks = job.origin.peer, len(job.hashes)
+                source = "redis" if peer is None else peer.node
+                with span("worker.fetch", parent=job.trace, source=source, n_blocks=n_blocks) as traced:
+                    checksums = self._fetch(job)
+                    traced.say(n_good=sum(checksum is not None for checksum in checksums))
             except Exception:
                 # A defect must not leave an engine waiting for a completion that never comes.
                 _log.exception("fetch failed", origin=job.origin.source, n_blocks=len(job.hashes))
@@ -234,7 +239,8 @@ class Driver:
             by_scope.setdefault(job.scope_id, []).append((to_store, staged.since))
         for scope_id, blocks in by_scope.items():
             assert self._redis is not None
-            answers = self._redis.put([block for block, _ in blocks], scope_id=scope_id, layout=self._pool.layout)
+            with span("worker.demote", n_blocks=len(blocks)):
+                answers = self._redis.put([block for block, _ in blocks], scope_id=scope_id, layout=self._pool.layout)
             now = time.monotonic()
             for (_, since), answer in zip(blocks, answers, strict=True):
                 if answer.stored:

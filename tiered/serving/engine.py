@@ -20,6 +20,7 @@ from tiered.serving.metrics import Metrics
 from tiered.serving.prompts import Tokenizer
 from tiered.serving.queue import FairQueue
 from tiered.serving.sampling import Sampler, Sampling
+from tiered.tracing import span
 from tiered.types import Source, TenantId
 
 _RETRY_S_MAX: Final = 60
@@ -196,14 +197,15 @@ class Engine:
 
         steering = Steering(choose=Sampler(job.sampling).choose, on_token=on_token, wanted=wanted)
         try:
-            model.generator.generate(
-                job.prompt,
-                tenant=job.tenant,
-                max_new_tokens=job.max_new_tokens,
-                stop_tokens=model.stop_tokens,
-                steering=steering,
-                keep_answer=self._keep_answers,
-            )
+            with span("serve.answer", tenant=job.tenant, n_prompt_tokens=len(job.prompt)):
+                model.generator.generate(
+                    job.prompt,
+                    tenant=job.tenant,
+                    max_new_tokens=job.max_new_tokens,
+                    stop_tokens=model.stop_tokens,
+                    steering=steering,
+                    keep_answer=self._keep_answers,
+                )
         except Abandoned:  # said below
             pass
         except Exception:

@@ -15,6 +15,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from tiered import tracing
 from tiered.addresses import is_loopback
 from tiered.errors import ConfigError
 from tiered.log import get_logger
@@ -73,9 +74,11 @@ def run(settings: Settings, *, name: str, load: Callable[[], Model], on_ready: C
     keys = None
     if settings.auth.keys_file is not None:
         keys = Keys(settings.auth.keys_file, clock=time.monotonic)
+    exporter = tracing.start(settings.tracing, service="tiered-serve", instance=name)
     with listen(settings.server) as listener:
         server = Server(settings, name=name, load=load, keys=keys)
         asyncio.run(server.serve(listener, on_ready=on_ready))
+    exporter.stop()
     _log.info("stopped")
     if server.engine.alive:
         # In the middle of a long step, or of loading. The interpreter's own end would abort under its feet.

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from tiered.addresses import SOCKET_PATH_BYTES_MAX, is_loopback
 from tiered.config import ByteSize, LogSettings, Port, Seconds, SettingsGroup, parse_bytes
+from tiered.tracing import TracingSettings
 
 ENV_PREFIX: Final = "TIERED_SERVE_"
 
@@ -122,6 +123,7 @@ class Settings(SettingsGroup):
     cache: CacheSettings = CacheSettings()
     limits: LimitSettings = LimitSettings()
     log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
 
     @field_validator("server")
     @classmethod

@@ -23,6 +23,7 @@ from tiered.hashing.chain import join_hashes
 from tiered.jobs import PeerAddress
 from tiered.log import get_logger
 from tiered.metrics.timing import Timing
+from tiered.tracing import here
 from tiered.types import BlockHash
 from tiered.wire.connection import Connection, connect_tcp
 from tiered.wire.framing import PEER_REPLIES
@@ -174,7 +175,8 @@ class PeerTier:
 
     def _receive(self, connection: Connection[PeerReply], fetch: _Fetch) -> None:
         outs, checksums = fetch.outs, fetch.checksums
-        request = Fetch(epoch=fetch.peer.epoch, scope_id=fetch.scope_id, hashes=join_hashes(fetch.hashes))
+        hashes = join_hashes(fetch.hashes)
+        request = Fetch(epoch=fetch.peer.epoch, scope_id=fetch.scope_id, hashes=hashes, trace=here())
         connection.send(request, timeout_s=self._step_s(connection, fetch))
         reply = connection.receive(timeout_s=self._step_s(connection, fetch))
         fetch.answered = True

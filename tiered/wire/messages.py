@@ -101,13 +101,17 @@ class Shared(Message, frozen=True):
 
 
 class Match(Message, frozen=True):
-    """hashes: the prompt's full blocks, joined. asked_tokens: of the whole prompt, for the books."""
+    """hashes: the prompt's full blocks, joined. asked_tokens: of the whole prompt, for the books.
+
+    trace, here and below: the span that asks, as a W3C traceparent; '' while nothing is traced.
+    """
 
     tenant: str
     scope_id: bytes
     hashes: bytes
     asked_tokens: int
     hints: Hints = NO_HINTS
+    trace: str = ""
 
 
 class Matched(Message, frozen=True):
@@ -125,6 +129,7 @@ class Load(Message, frozen=True):
 
     lease: int
     deadline_s: float
+    trace: str = ""
 
 
 class Loaded(Message, frozen=True):
@@ -363,6 +368,7 @@ class Fetch(Message, frozen=True):
     epoch: int
     scope_id: bytes
     hashes: bytes
+    trace: str = ""
 
 
 class Holding(Message, frozen=True):

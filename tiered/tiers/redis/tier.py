@@ -34,6 +34,7 @@ from tiered.layout import KvLayout
 from tiered.metrics.timing import Timing
 from tiered.tiers.redis.breaker import Breaker
 from tiered.tiers.redis.values import Fetched, Received, ValueClient, ValueToRead, ValueToWrite, Written
+from tiered.tracing import span
 from tiered.types import NO_HASH, BlockHash, Source, TenantId, Whereabouts
 
 RESERVATION_TTL_S: Final = 30.0
@@ -389,7 +390,8 @@ class RedisTier:
         began = self._clock.now()
         n_failed = 1
         try:
-            yield
+            with span(f"redis.{asked.value}"):
+                yield
             n_failed = 0
         finally:
             took_s = self._clock.now() - began
