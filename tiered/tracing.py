@@ -7,6 +7,7 @@ that returns a constant. What is traced says no token and no prompt: names of te
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -100,7 +101,11 @@ def start(settings: TracingSettings, *, service: str, instance: str) -> Exporter
             field="tracing.endpoint",
         ) from None
     names = {"service.name": service, "service.instance.id": instance, "service.version": __version__}
-    provider = TracerProvider(resource=Resource.create(names), sampler=ParentBasedTraceIdRatio(settings.sample_ratio))
+    provider = TracerProvider(
+        resource=Resource.create(names),
+        sampler=ParentBasedTraceIdRatio(settings.sample_ratio),
+        shutdown_on_exit=False,
+    )
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=settings.endpoint)))
     switch_on(provider)
     return _Exporting(provider)
@@ -175,5 +180,7 @@ class _Exporting:
 
     def stop(self) -> None:
         switch_off()
-        self._provider.force_flush(round(STOP_S * 1e3))
-        self._provider.shutdown()
+        # The SDK waits half a minute for a collector that is away, whatever it is told.
+        sending = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        sending.start()
+        sending.join(STOP_S)

@@ -18,7 +18,7 @@ from tests.sim.cluster import Cluster, SimulationError
 from tests.sim.plan import plan_of
 from worker.membership import MembershipTask
 
-SEEDS = int(os.environ.get("SIM_SEEDS", "100"))
+SEEDS = int(os.environ.get("SIM_SEEDS", "200"))
 FIRST = int(os.environ.get("SIM_FIRST", "0"))
 PROCESSES = min(4, os.cpu_count() or 1)
 
