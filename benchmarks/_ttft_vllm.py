@@ -70,6 +70,7 @@ class Engine:
         if connector is not None:
             options["kv_transfer_config"] = connector
         env = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+        env["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "1"  # else it is one with a connector and another without
         env |= {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1", "PYTHONHASHSEED": "0"}
         self._log = log
         with log.open("ab") as stderr:

@@ -41,7 +41,7 @@ def leads(url: str) -> bool:
 
 
 def token(url: str) -> int:
-    """Of the reign that the replica knows of, its own or another's: the one that was killed may come back and lead."""
+    """Of the reign that the replica knows of, its own or another's: who was killed may come back and lead."""
     return int((standing(url).get("leader") or {}).get("token") or 0)
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from tiered.connectors.sglang.engine import HostPool, StorageConfig
 from tiered.connectors.sglang.settings import WHERE, BackendSettings
-from tiered.connectors.vllm.weights import folder_digest
+from tiered.connectors.weights import folder_digest
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
 from tiered.layout import DTYPE_BYTES, KvLayout
@@ -67,11 +67,10 @@ def _weights_of(config: StorageConfig) -> str:
         )
     try:
         return folder_digest(Path(name))
-    except ConfigError as error:
+    except ValueError as error:
         raise ConfigError(
-            f"{WHERE}.weights_version: the weights in {name} cannot be told; name them, such as by a revision",
-            field="weights_version",
-        ) from error
+            f"{WHERE}.weights_version: {error}; name them, such as by a revision", field="weights_version"
+        ) from None
 
 
 def _dtypes(pool: HostPool, settings: BackendSettings) -> tuple[str, str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from tiered.connectors.vllm.weights import folder_digest
-from tiered.errors import ConfigError
+from tiered.connectors.weights import folder_digest
 
 REMEMBERED_MAX: Final = 1_024
 
@@ -36,5 +35,5 @@ class Adapters:
             raise ValueError(f"adapter {adapter.lora_name!r}: {adapter.lora_path} is no local folder")
         try:
             return folder_digest(folder)
-        except ConfigError as error:
+        except ValueError as error:
             raise ValueError(f"adapter {adapter.lora_name!r}: {error}") from None

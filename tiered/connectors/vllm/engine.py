@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, Unif
 from tiered.connectors.vllm.geometry import Page, in_layer_order, layout_of
 from tiered.connectors.vllm.orders import Shard
 from tiered.connectors.vllm.settings import WHERE, ConnectorSettings
-from tiered.connectors.vllm.weights import folder_digest
+from tiered.connectors.weights import folder_digest
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
@@ -179,7 +179,12 @@ def _found_version(model: Any, load: Any) -> str:
         )
     folder = Path(model.model)
     if folder.is_dir():
-        return f"digest:{folder_digest(folder)}"
+        try:
+            return f"digest:{folder_digest(folder)}"
+        except ValueError as error:
+            raise ConfigError(
+                f"{WHERE}.weights_version: {error}; name them, such as by a revision", field="weights_version"
+            ) from None
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(model.model, "config.json", revision=model.revision)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
+from tiered.addresses import default_worker_socket
 from tiered.config import Seconds, SettingsGroup
 from tiered.errors import ConfigError
 from tiered.tenancy.policy import DEFAULT_TENANT, check_tenant_name
@@ -17,7 +16,7 @@ WHERE: Final = "kv_connector_extra_config"
 
 
 class ConnectorSettings(SettingsGroup):
-    socket: str = Field(default_factory=lambda: str(_default_socket()), min_length=1)
+    socket: str = Field(default_factory=lambda: str(default_worker_socket()), min_length=1)
     """Of the worker on this node."""
     weights_version: str = Field(default="", max_length=256)
     """Names the very weights; empty: found out from the model's folder or its revision on the hub."""
@@ -68,8 +67,3 @@ def read_settings(given: Mapping[str, Any]) -> ConnectorSettings:
         name = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{WHERE}.{name}: {first['input']!r} is not valid: {message}", field=name) from None
-
-
-def _default_socket() -> Path:
-    """Where a worker listens that was not told where."""
-    return Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp") / "tiered-worker.sock"

@@ -13,7 +13,7 @@ from tiered.connectors.vllm.adapters import Adapters
 from tiered.connectors.vllm.asks import Ask, Asking
 from tiered.connectors.vllm.geometry import Page, in_layer_order, layout_of
 from tiered.connectors.vllm.settings import read_settings
-from tiered.connectors.vllm.weights import folder_digest
+from tiered.connectors.weights import folder_digest
 from tiered.errors import ConfigError
 from tiered.hashing.chain import chain_hashes
 from tiered.types import TenantId
@@ -120,12 +120,12 @@ def test_a_change_throughout_any_tensor_changes_the_digest(tmp_path: Path, tenso
 )
 def test_a_file_that_holds_no_weights_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
-    with pytest.raises(ConfigError, match="weights_version"):
+    with pytest.raises(ValueError, match="cannot be told"):
         folder_digest(tmp_path)
 
 
 def test_a_folder_without_weights_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="weights_version"):
+    with pytest.raises(ValueError, match="cannot be told"):
         folder_digest(tmp_path)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tiered.errors import ConfigError
-
 WEIGHT_SUFFIXES: Final = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf"})
 
 SAMPLE_BYTES: Final = 4096
@@ -28,25 +26,18 @@ HEADER_BYTES_MAX: Final = 100 << 20
 
 
 def folder_digest(folder: Path) -> str:
-    """32 hex digits. Errors: ConfigError where there are no weights, or they cannot be read."""
+    """32 hex digits. Errors: ValueError where there are no weights, or they cannot be read."""
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
         if not files:
-            raise ConfigError(
-                f"model: no weights in {folder}; name them by kv_connector_extra_config.weights_version",
-                field="weights_version",
-            )
+            raise ValueError("there are none")
         digest = hashlib.sha256()
         for path in files:
             digest.update(f"{path.name}|{path.stat().st_size}|".encode())
             for piece in _samples(path):
                 digest.update(piece)
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"model: the weights in {folder} cannot be read: {error}; name them by "
-            "kv_connector_extra_config.weights_version",
-            field="weights_version",
-        ) from None
+        raise ValueError(f"the weights in {folder} cannot be told: {error}") from None
     return digest.hexdigest()[:32]
 
 
