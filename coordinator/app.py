@@ -31,6 +31,7 @@ from coordinator.server.tls import tls_context
 from coordinator.settings import Settings
 from coordinator.view.explainer import Explainer
 from coordinator.view.follower import Follower
+from coordinator.view.history import History
 from coordinator.view.keeper import ViewKeeper
 from coordinator.view.mirror import Mirror
 from coordinator.view.nodes_client import NodesClient
@@ -71,7 +72,8 @@ class Coordinator:
         shares = Shares(client, keys)
         reader = ClusterReader(membership=membership, ledger=ledger, tenants=tenants, shares=shares)
         self._settings = settings
-        self.keeper = ViewKeeper(reader.read, SystemClock())
+        history = History()
+        self.keeper = ViewKeeper(reader.read, SystemClock(), told=history.note)
         replicas = Replicas(client, keys, SystemClock(), timeout_s=settings.redis.control_timeout_s)
         self.sweeper = Sweeper(
             membership=membership, directory=Directory(client, keys), asked=Seconds(tenants, replicas).asked
@@ -116,7 +118,10 @@ class Coordinator:
             Drains(client, keys),
             clears,
             lambda: self.audit.last,
+            quiet_findings=lambda: self.audit.last_quiet,
+            lost_nodes=lambda: self.sweeper.lost,
             explainer=self.explainer,
+            history=history,
             mirror=self.follower.mirror,
             mirror_facts=lambda: self.follower.facts,
             standing=self.leading.standing,
@@ -128,7 +133,7 @@ class Coordinator:
         self, listener: socket.socket, *, on_ready: Callable[[], None], tls: ssl.SSLContext | None = None
     ) -> None:
         """Run until SIGTERM or SIGINT. The last thing to start is the first to stop: the HTTP server."""
-        mount_dashboard(self.api, self.keeper, self.credentials)
+        mount_dashboard(self.api)
         await asyncio.to_thread(self.keeper.refresh)
         stop = asyncio.Event()
         server = HttpServer(self.api, on_ready=on_ready, tls=tls)

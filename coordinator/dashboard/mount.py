@@ -1,78 +1,117 @@
-"""Puts the dashboard under ``/`` of the API's own application; the API's paths come first.
+"""Puts the dashboard's pages beside the API: one frame, and the files it is made of.
 
-Owns what a visitor sees of the cluster: as much as its token may see, and nothing any more once that is over. Who the
-visitor is, the gate has found out.
+Owns which paths are pages and what a browser may do on them. The pages hold no numbers: they ask the API, as whoever
+opened them, so that they show what it says and nothing else. Who may open one, the gate has found out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from string import Template
+from typing import Final
 
-from fastapi import FastAPI
-from nicegui import ui
-from starlette.requests import Request
-from starlette.routing import Match, Mount
-from starlette.types import Scope
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
 
-from coordinator.dashboard.pages.overview import overview_page
-from coordinator.dashboard.snapshot import DashboardView, dashboard_view
-from coordinator.server.caller import Caller
-from coordinator.server.credentials import Credentials
-from coordinator.server.gate import LOGIN, OPEN
-from coordinator.view.keeper import ViewKeeper
-from coordinator.view.snapshot import ClusterView
-from coordinator.view.visible import view_of_tenant
+from coordinator.server.caller import Caller, CallerKind
+from coordinator.server.errors import ApiError
+from tiered import __version__
+
+PAGES: Final = ("", "tenants", "nodes", "prefixes", "evictions", "capacity")
+
+_MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+_FOR_EVER: Final = "private, max-age=31536000, immutable"
+
+# No script but our files, no markup made of text, nothing from elsewhere, in nobody's frame.
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _POLICY,
+    "Referrer-Policy": "same-origin",  # with less, a browser sends the form that logs out as one of nobody's
+    "X-Content-Type-Options": "nosniff",
+}
+
+_WHO: Final = {
+    CallerKind.LOCAL: "on this machine",
+    CallerKind.ADMIN: "admin",
+    CallerKind.READER: "reading",
+}
+_LOG_OUT: Final = '<form method="post" action="logout"><button>Log out</button></form>'
 
 
-def mount_dashboard(app: FastAPI, keeper: ViewKeeper, credentials: Credentials) -> None:
-    """Call once per process: the page registry behind it is global. Everything it serves is bundled."""
+@dataclass(frozen=True, slots=True)
+class _Asset:
+    content: bytes
+    media_type: str
 
-    def root() -> None:
-        request = ui.context.client.request
-        assert request is not None  # this page is drawn for a request
-        overview_page(_view_for(request, keeper, credentials, log_in=lambda: ui.navigate.to(LOGIN)))
 
-    ui.run_with(
-        app,
-        root=root,
-        title="Tiered",
-        favicon="🧊",
-        dark=None,
-        show_welcome_message=False,
-        reconnect_timeout=10.0,
+def mount_dashboard(app: FastAPI) -> None:
+    """Call after the API's routes are there."""
+    root = resources.files("coordinator.dashboard")
+    assets = {name: _Asset(file.read_bytes(), _media_type(name)) for name, file in _files(root / "static")}
+    version = _digest(assets)
+    shell = Template((root / "shell.html").read_text(encoding="utf-8"))
+
+    async def get_page(request: Request) -> HTMLResponse:
+        caller = request.state.caller
+        assert isinstance(caller, Caller)
+        return HTMLResponse(_page(shell, f"assets/{version}", assets, caller), headers=_HEADERS)
+
+    for page in PAGES:
+        app.get(f"/{page}", include_in_schema=False, name=f"page {page}")(get_page)
+
+    @app.get("/assets/{digest}/{name:path}", include_in_schema=False)
+    async def get_asset(digest: str, name: str) -> Response:
+        asset = assets.get(name)
+        if asset is None:
+            raise ApiError(404, f"the dashboard has no file {name[:100]!r}", field="path")
+        # A page of a replica of another version may ask us: what it gets is not to be kept under that name.
+        keep = _FOR_EVER if digest == version else "no-store"
+        headers = {"Cache-Control": keep, "X-Content-Type-Options": "nosniff"}
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
+
+
+def _page(shell: Template, base: str, assets: dict[str, _Asset], caller: Caller) -> str:
+    who = f"tenant {caller.tenant}" if caller.tenant is not None else _WHO[caller.kind]
+    modules = (name for name in sorted(assets) if name.endswith(".js") and "/" not in name and name != "theme.js")
+    return shell.substitute(
+        assets=base,
+        preload="\n".join(f'<link rel="modulepreload" href="{base}/{name}">' for name in modules),
+        kind=caller.kind,
+        tenant=html.escape(caller.tenant or ""),
+        who=html.escape(who),
+        asked="no" if caller.kind is CallerKind.LOCAL else "yes",
+        log_out="" if caller.kind is CallerKind.LOCAL else _LOG_OUT,
+        version=html.escape(__version__),
     )
-    mounted = app.router.routes.pop()
-    assert isinstance(mounted, Mount)  # which run_with has just put there
-    app.router.routes.append(_BelowTheApi(mounted.path, app=mounted.app))
 
 
-class _BelowTheApi(Mount):
-    """The dashboard draws itself under any path it is given. Those of the API are not its own: a wrong one, or a
-    wrong method, is the API's to refuse, as JSON."""
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        path = scope["path"]
-        if path.startswith("/v1/") or path in OPEN or path == "/metrics":
-            return Match.NONE, {}
-        return super().matches(scope)
+def _files(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for each in sorted(folder.iterdir(), key=lambda file: file.name):
+        if each.is_dir():
+            yield from _files(each, f"{prefix}{each.name}/")
+        elif each.name.endswith(tuple(_MEDIA_TYPES)):
+            yield f"{prefix}{each.name}", each
 
 
-def _view_for(
-    request: Request, keeper: ViewKeeper, credentials: Credentials, *, log_in: Callable[[], None]
-) -> Callable[[], DashboardView]:
-    """The view as this visitor may see it, each time it is asked for; it never waits for Redis.
+def _media_type(name: str) -> str:
+    return _MEDIA_TYPES[name[name.rindex(".") :]]
 
-    A page stays open for hours, so each time it is asked whether its visitor's token still holds.
-    """
-    caller = request.state.caller
-    assert isinstance(caller, Caller)
-    proof = credentials.proof(caller, request.headers)
 
-    def view() -> DashboardView:
-        if not credentials.still_holds(proof):
-            log_in()
-            return dashboard_view(ClusterView(reason="Your session has ended."), age_s=0.0)
-        seen = keeper.view if caller.tenant is None else view_of_tenant(keeper.view, caller.tenant)
-        return dashboard_view(seen, age_s=keeper.age_s())
-
-    return view
+def _digest(assets: dict[str, _Asset]) -> str:
+    """In the files' address, so that a browser keeps them and never mixes two versions."""
+    digest = hashlib.sha256()
+    for name, asset in sorted(assets.items()):
+        digest.update(f"{name}\0{len(asset.content)}\0".encode())
+        digest.update(asset.content)
+    return digest.hexdigest()[:16]

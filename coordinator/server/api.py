@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from fastapi import Depends, FastAPI
 
-from coordinator.metrics import build_registry
+from coordinator.metrics import Sources, build_registry
 from coordinator.server import (
     access,
     blocks,
+    capacity,
     clear,
     drain,
     evictions,
     health,
+    history,
     leader,
     login,
     nodes,
@@ -40,12 +42,35 @@ def build_api(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.metrics = build_registry(
-        lambda: services.keeper.view, services.findings, services.mirror_facts, services.standing
+        Sources(
+            view=lambda: services.keeper.view,
+            age_s=services.keeper.age_s,
+            findings=services.findings,
+            quiet_findings=services.quiet_findings,
+            mirror=services.mirror_facts,
+            standing=services.standing,
+            lost=services.lost_nodes,
+        )
     )
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, credentials=services.credentials)
     install_error_handlers(app)
-    for resource in (tenants, pins, access, nodes, drain, usage, prefixes, route, blocks, clear, evictions, leader):
+    for resource in (
+        tenants,
+        pins,
+        access,
+        nodes,
+        drain,
+        usage,
+        history,
+        capacity,
+        prefixes,
+        route,
+        blocks,
+        clear,
+        evictions,
+        leader,
+    ):
         app.include_router(resource.router, dependencies=[Depends(caller_of)])
     app.include_router(health.router)
     app.include_router(login.router)

@@ -30,13 +30,12 @@ _PROMPTS: Final = re.compile(r"/v1/(route|prefixes|blocks)(/.*)?|/v1/tenants/[^/
 class BodyLimit:
     """ASGI middleware over the API's own paths and the login. Behind the gate: only who may call at all is read."""
 
-    def __init__(self, app: ASGIApp, *, dashboard_prefixes: tuple[str, ...] = ("/_nicegui",), body_s: float = BODY_S):
+    def __init__(self, app: ASGIApp, *, body_s: float = BODY_S):
         self._app = app
-        self._exempt = dashboard_prefixes
         self._body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(self._exempt):
+        if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
             async with asyncio.timeout(self._body_s):

@@ -33,5 +33,10 @@ class Caller:
     def may_change(self) -> bool:
         return self.kind in (CallerKind.ADMIN, CallerKind.LOCAL)
 
+    @property
+    def reading(self) -> Caller:
+        """What a browser's session is good for: it sees as much, and a change needs the token itself."""
+        return Caller(CallerKind.READER) if self.kind is CallerKind.ADMIN else self
+
     def may_see(self, tenant: str) -> bool:
         return self.sees_all or tenant == self.tenant

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from coordinator.server.caller import Caller, CallerKind
 from coordinator.server.errors import ApiError
 from coordinator.server.known_tokens import KnownTokens, same
-from coordinator.server.session import Sessions, session_of
+from coordinator.server.session import Sessions
 from tiered.addresses import is_loopback
 from tiered.cluster.access import AccessTokens
 from tiered.errors import TierError
@@ -68,7 +68,7 @@ class Credentials:
             caller = await self.of_session(session) if session else None
             if caller is None:
                 raise ApiError(401, f"this needs a token: {_HOW}", field="authorization")
-            return caller
+            return caller.reading
         for header in ("host", "origin"):
             value = headers.get(header)
             if value is not None and not is_loopback(_hostname(value)):
@@ -100,17 +100,6 @@ class Credentials:
             return await run_in_threadpool(self.sessions.caller, session)
         except TierError as error:
             raise _unchecked(error) from None
-
-    def proof(self, caller: Caller, headers: Headers) -> str:
-        """What a page that stays open shows still_holds(), whether its visitor came with a cookie or a token."""
-        given = headers.get("authorization")
-        if given is None:
-            return session_of(headers)
-        return self.sessions.open(caller, given.partition(" ")[2].strip())
-
-    def still_holds(self, proof: str) -> bool:
-        """Whether who was let in then would be now. From memory alone, so it may be asked every second."""
-        return not self.asked_for or self.sessions.still_holds(proof)
 
     async def _of_token(self, token: str) -> Caller:
         caller = await self.of_token(token)

@@ -23,6 +23,10 @@ OPEN: Final = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json", LOGIN}
 
 OPEN_BELOW: Final = ("/docs/",)
 
+PAGE_HEADER: Final = "tiered-page"
+"""Our own pages send it with each call of the API. A page from elsewhere cannot: a browser would ask us first whether
+it may, and is refused."""
+
 _API: Final = "/v1/"
 
 
@@ -38,8 +42,9 @@ class Gate:
         if scope["type"] == "lifespan" or path in OPEN or path.startswith(OPEN_BELOW):
             return await self._app(scope, receive, send)
         headers = Headers(scope=scope)
-        # A cookie comes along with whatever page made the browser call; the API goes by what a caller says itself.
-        session = "" if path.startswith(_API) else session_of(headers)
+        # A cookie comes along with whatever page made the browser call; the API wants to hear that it is one of ours.
+        is_ours = not path.startswith(_API) or PAGE_HEADER in headers
+        session = session_of(headers) if is_ours else ""
         try:
             caller = await self._credentials.caller(headers, session=session)
         except ApiError as refusal:

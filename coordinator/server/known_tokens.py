@@ -70,11 +70,6 @@ class KnownTokens:
             return found
         return self._held(digest, self._clock.now())
 
-    def cached(self, digest: str) -> Grant | None:
-        """As of_digest(), without asking Redis: for who may not wait, and asks again and again."""
-        now = self._clock.now()
-        return self._held(digest, now) if self._is_bearable(now) else None
-
     def needs_redis(self, token: str) -> bool:
         """Whether find() would ask Redis now."""
         now = self._clock.now()

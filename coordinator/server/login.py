@@ -28,6 +28,7 @@ _PAGE: Final = """\
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Tiered</title>
+<link rel="icon" href="data:,">
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 1rem/1.5 system-ui, sans-serif; display: grid; place-items: center; min-height: 90vh; margin: 1rem; }}
@@ -41,7 +42,7 @@ p {{ margin: 0; }}
 <form method="post" action="login" autocomplete="off">
 <h1>Tiered</h1>
 <label for="token">Your token: the admin, the read or a tenant's token</label>
-<input id="token" name="token" type="password" required autofocus>
+<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>
 {error}<button type="submit">Open the dashboard</button>
 </form>
 </body>
@@ -49,9 +50,9 @@ p {{ margin: 0; }}
 """
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with less, a browser sends our own form as one of nobody's
 }
 
 

@@ -22,6 +22,32 @@ class DrainBody(BaseModel):
     stuck_blocks: int = Field(description="Of those left, how many Redis did not take when last asked.")
 
 
+class SourceRateBody(BaseModel):
+    """A fetch of n bytes takes latency_s + n / bytes_per_s; bytes_per_s 0: never measured."""
+
+    latency_s: float
+    bytes_per_s: float
+
+
+class RatesBody(BaseModel):
+    """What the node has measured of its sources and its engines."""
+
+    peers: SourceRateBody
+    redis: SourceRateBody
+    prefill_tokens_per_s: float = Field(description="Of the attached engines; 0 while none has said.")
+    waiting_s: float = Field(description="For how long the fetches that wait now keep the movers busy.")
+
+
+class TrafficBody(BaseModel):
+    """Payload bytes of this life of the node; zeros to a tenant's token."""
+
+    peer_received_bytes: int
+    peer_sent_bytes: int
+    redis_read_bytes: int
+    redis_written_bytes: int
+    breaker_open: int = Field(description="1 while the node leaves Redis alone after repeated failures.")
+
+
 class NodeBody(BaseModel):
     node: str
     epoch: int = Field(description="Grows at every join; messages of an older epoch are refused.")
@@ -41,6 +67,8 @@ class NodeBody(BaseModel):
     hot_bytes: int
     version: str
     drain: DrainBody
+    rates: RatesBody
+    traffic: TrafficBody
 
 
 class NodesBody(BaseModel):
@@ -74,6 +102,8 @@ def node_body(node: NodeView) -> NodeBody:
         hot_bytes=sum(tenant.hot_bytes for tenant in stats.tenants.values()),
         version=info.version,
         drain=drain_body(stats.drain),
+        rates=RatesBody.model_validate(msgspec.to_builtins(stats.rates)),
+        traffic=TrafficBody(**msgspec.structs.asdict(stats.traffic)),
     )
 
 

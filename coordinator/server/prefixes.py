@@ -13,6 +13,7 @@ from coordinator.server.prompt import QuestionDep, hashes_of, in_document, named
 from coordinator.server.services import Services, ServicesDep
 from coordinator.view.coverage import Coverage, cover
 from coordinator.view.hottest import hottest
+from coordinator.view.mirror import REDIS_BIT
 from coordinator.view.snapshot import ClusterView
 from tiered.hashing.scope import ModelScope
 from tiered.types import BlockHash, NodeId
@@ -67,6 +68,10 @@ class HotPrefixBody(BaseModel):
     blocks: int
     hits: int = Field(description="Matches that used all of them, over the nodes that say so, since each got them.")
     nodes: list[str]
+    redis: bool = Field(default=False, description="Whether Redis holds the last of them.")
+    within: str | None = Field(
+        default=None, description="The longest other one in the answer that it begins with, by its hash."
+    )
 
 
 class HotPrefixesBody(BaseModel):
@@ -78,7 +83,9 @@ def list_hottest(
     caller: CallerDep, services: ServicesDep, limit: Annotated[int, Query(ge=1, le=1_000)] = 20
 ) -> HotPrefixesBody:
     """The prefixes that saved most blocks of computing, by what each node says of its own: some every few seconds."""
-    seen = [each for each in hottest(services.keeper.view.alive) if caller.may_see(each.tenant)]
+    seen = [each for each in hottest(services.keeper.view.alive) if caller.may_see(each.tenant)][:limit]
+    listed = {each.block_hash for each in seen}
+    masks = services.mirror.masks([BlockHash(bytes.fromhex(each.block_hash)) for each in seen])
     return HotPrefixesBody(
         prefixes=[
             HotPrefixBody(
@@ -87,8 +94,10 @@ def list_hottest(
                 blocks=each.n_blocks,
                 hits=each.hits,
                 nodes=list(each.nodes),
+                redis=bool(mask & REDIS_BIT),
+                within=each.within if each.within in listed else None,
             )
-            for each in seen[:limit]
+            for each, mask in zip(seen, masks, strict=True)
         ]
     )
 

@@ -12,8 +12,10 @@ from fastapi import Depends, Request
 from coordinator.leader.leading import LeaderView
 from coordinator.leader.stock import Stock
 from coordinator.server.credentials import Credentials
+from coordinator.view.bad_blocks import BadBlocks
 from coordinator.view.explainer import Explainer
 from coordinator.view.follower import MirrorFacts
+from coordinator.view.history import History
 from coordinator.view.keeper import ViewKeeper
 from coordinator.view.mirror import Mirror
 from tiered.cluster.audit import Findings
@@ -35,7 +37,13 @@ class Services:
     clears: Clears
     findings: Callable[[], Findings | None] = lambda: None
     """Of the last whole audit of the Redis tier."""
+    quiet_findings: Callable[[], Findings | None] = lambda: None
+    """Of the last one that nobody wrote during."""
+    lost_nodes: Callable[[], int] = lambda: 0
+    """Lives that this replica has struck off because their lease had lapsed."""
     explainer: Explainer | None = None
+    bad_blocks: BadBlocks = field(default_factory=BadBlocks)
+    history: History = field(default_factory=History)
     mirror: Mirror = field(default_factory=Mirror)
     mirror_facts: Callable[[], MirrorFacts | None] = lambda: None
     standing: Callable[[], LeaderView | None] = lambda: None

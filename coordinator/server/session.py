@@ -66,13 +66,6 @@ class Sessions:
         grant = self._known.of_digest(session.digest)
         return None if grant is None else Caller(CallerKind.TENANT, TenantId(grant.tenant))
 
-    def still_holds(self, cookie: str) -> bool:
-        """Whether a session that was good goes on, from memory alone."""
-        session = self._session(cookie)
-        if session is None:
-            return False
-        return session.kind is not CallerKind.TENANT or self._known.cached(session.digest) is not None
-
     def _session(self, cookie: str) -> _Session | None:
         body, _, signature = cookie.partition(".")
         if len(cookie) > _COOKIE_CHARS_MAX or not cookie.isascii():

@@ -45,6 +45,15 @@ class SecondsBody(BaseModel):
     single_blocks: int = Field(description="Blocks that one node alone has: a second is on its way, or refused.")
 
 
+class PressureBody(BaseModel):
+    """Blocks of the hot tier, counted by the nodes listed since each started; a node's restart lowers the sums."""
+
+    evicted_blocks: int
+    suffered_blocks: int = Field(description="Of those evicted, how many left for another tenant.")
+    caused_blocks: int = Field(description="Of other tenants', how many left for this one.")
+    refused_blocks: int = Field(description="That found no room, for want of quota or of anything that might leave.")
+
+
 class TenantBody(BaseModel):
     policy: TenantPolicy = Field(description="The bounds in force.")
     named: bool = Field(description="false: seen, but without a policy; it lives under the default's.")
@@ -59,6 +68,11 @@ class TenantBody(BaseModel):
     hot_lent_bytes: int | None = Field(
         default=None, description="What nodes were lent of hot_total_limit_bytes; null where there is no such limit."
     )
+    hot_borrowed_bytes: int = Field(default=0, description="Held beyond its reservations; others may ask it back.")
+    hot_idle_reserved_bytes: int = Field(
+        default=0, description="Kept for it and not used by it: lent to others until it asks."
+    )
+    pressure: PressureBody
     seconds: SecondsBody | None = Field(default=None, description="null: it asks for one copy of each block.")
 
 
@@ -225,6 +239,14 @@ def _tenant_body(tenant: TenantView) -> TenantBody:
         tokens=tokens_body(tenant.tokens),
         hot_reserved_in_force_bytes=tenant.hot_reserved_in_force_bytes,
         hot_lent_bytes=tenant.hot_lent_bytes,
+        hot_borrowed_bytes=tenant.hot_borrowed_bytes,
+        hot_idle_reserved_bytes=tenant.hot_idle_reserved_bytes,
+        pressure=PressureBody(
+            evicted_blocks=tenant.pressure.evicted_blocks,
+            suffered_blocks=tenant.pressure.suffered_blocks,
+            caused_blocks=tenant.pressure.caused_blocks,
+            refused_blocks=tenant.pressure.refused_blocks,
+        ),
         seconds=_seconds_body(tenant) if tenant.policy.copies > 1 else None,
     )
 

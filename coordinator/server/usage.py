@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from coordinator.server.auth import CallerDep, ViewDep
@@ -52,6 +52,7 @@ class RedisTierBody(BaseModel):
     bytes: int
     pending_bytes: int
     blocks: int
+    capacity_bytes: int | None = Field(default=None, description="null while the tier is unbounded.")
 
 
 class TiersBody(BaseModel):
@@ -79,6 +80,10 @@ class StatsBody(BaseModel):
     by_tenant: dict[str, TokensBody]
     tiers: TiersBody
     nodes: NodeCountsBody
+    saved_prefill_s: float = Field(
+        default=0.0,
+        description="Prefill that was spared, at the rates measured when it was; of the present lives of the nodes.",
+    )
     stale: bool = Field(description="Redis could not be read the last time; the numbers are those before.")
     age_s: float = Field(description="Since these numbers were read.")
     mirror: MirrorBody | None = Field(default=None, description="null to a tenant's token.")
@@ -87,10 +92,19 @@ class StatsBody(BaseModel):
         default=None, description="The replica that does it, as /v1/leader has it; null for nobody, and to a tenant."
     )
     leader_token: int = Field(default=0, description="Of its reign; grows for ever.")
+    redis_conserved: bool | None = Field(
+        default=None,
+        description="Whether the last audit found the Redis tier's books true to the byte; null where this replica "
+        "made none, where others wrote meanwhile, and to a tenant.",
+    )
 
 
 @router.get("/usage")
-def list_usage(view: ViewDep) -> UsageBody:
+def list_usage(
+    view: ViewDep,
+    tenant: Annotated[str | None, Query(max_length=64, description="Of this tenant alone.")] = None,
+    node: Annotated[str | None, Query(max_length=255, description="On this node alone.")] = None,
+) -> UsageBody:
     """One row for each tenant in each place that holds some of its bytes; they sum to the bytes of /v1/stats."""
     rows = [
         UsageRowBody(
@@ -105,6 +119,7 @@ def list_usage(view: ViewDep) -> UsageBody:
             second_bytes=row.second_bytes,
         )
         for row in view.usage
+        if tenant in (None, row.tenant) and node in (None, row.node)
     ]
     return UsageBody(usage=rows)
 
@@ -114,6 +129,7 @@ def get_stats(services: ServicesDep, view: ViewDep, caller: CallerDep) -> StatsB
     """The sums over the cluster; to a tenant's token, over that tenant."""
     standing = services.standing()
     leader = standing.leader if caller.sees_all and standing is not None else None
+    findings = services.findings() if caller.sees_all else None
     return StatsBody(
         tokens=tokens_body(view.tokens),
         by_tenant={tenant.policy.tenant: tokens_body(tenant.tokens) for tenant in view.tenants},
@@ -122,16 +138,21 @@ def get_stats(services: ServicesDep, view: ViewDep, caller: CallerDep) -> StatsB
                 bytes=view.hot.used_bytes, blocks=view.hot.blocks, capacity_bytes=view.hot_capacity_bytes
             ),
             redis=RedisTierBody(
-                bytes=view.redis.used_bytes, pending_bytes=view.redis.pending_bytes, blocks=view.redis.blocks
+                bytes=view.redis.used_bytes,
+                pending_bytes=view.redis.pending_bytes,
+                blocks=view.redis.blocks,
+                capacity_bytes=view.redis_capacity_bytes,
             ),
         ),
         nodes=NodeCountsBody(alive=len(view.alive), known=len(view.nodes)),
+        saved_prefill_s=round(sum(of.saved_s for node in view.nodes for of in node.stats.tenants.values()), 3),
         stale=view.stale,
         age_s=round(services.keeper.age_s(), 3),
         mirror=_mirror_body(services.mirror_facts()) if caller.sees_all else None,
         is_leader=caller.sees_all and standing is not None and standing.is_leader,
         leader=None if leader is None else leader.replica,
         leader_token=0 if leader is None else leader.token,
+        redis_conserved=None if findings is None else findings.conserved,
     )
 
 

@@ -21,9 +21,13 @@ log = get_logger(__name__)
 class ViewKeeper:
     """One writer at a time, any number of readers: a view is replaced whole and never changed."""
 
-    def __init__(self, read: Callable[[], Readings], clock: Clock) -> None:
+    def __init__(
+        self, read: Callable[[], Readings], clock: Clock, *, told: Callable[[ClusterView], None] = lambda _: None
+    ) -> None:
+        """told: of every view that was read, one after the other."""
         self._read = read
         self._clock = clock
+        self._told = told
         self._view = ClusterView()
         self._refreshing = threading.Lock()
 
@@ -31,8 +35,12 @@ class ViewKeeper:
     def view(self) -> ClusterView:
         return self._view
 
+    def now(self) -> float:
+        """By the clock of taken_at."""
+        return self._clock.now()
+
     def age_s(self) -> float:
-        return self._view.age_s(self._clock.now())
+        return self._view.age_s(self.now())
 
     def refresh(self) -> ClusterView:
         """Read once, on the calling thread, and publish what came of it.
@@ -50,6 +58,7 @@ class ViewKeeper:
                 if not was_stale:
                     log.warning("view is stale", reason=str(error))
             else:
+                self._told(self._view)
                 if was_stale:
                     log.info("view is current", nodes=len(self._view.nodes), tenants=len(self._view.tenants))
             return self._view

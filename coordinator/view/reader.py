@@ -50,4 +50,5 @@ class ClusterReader:
             redis=self._ledger.usage(),
             retired=retired,
             lent=self._shares.books().lent,
+            redis_capacity_bytes=self._tenants.capacity(),
         )

@@ -13,7 +13,7 @@ from typing import Final, Literal
 from tiered.cluster.ledger import RedisUsage
 from tiered.cluster.shares import Lent, Record
 from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
-from tiered.types import NodeId, NodeView, SecondUse, TenantId, TokenCounts
+from tiered.types import NodeId, NodeView, SecondUse, TenantId, TenantStats, TokenCounts
 
 NO_TOKENS: Final = TokenCounts()
 NO_SECONDS: Final = SecondUse()
@@ -26,6 +26,33 @@ class HotUse:
 
     used_bytes: int = 0
     blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """Who took room from whom, summed over the nodes listed; counters of their lives, so a restart lowers them.
+
+    evicted_blocks: all of the tenant's that left a pool; suffered_blocks: of those, for another tenant;
+    caused_blocks: of others', for this one. own_bytes: what it holds on nodes alive within what each reserves for it.
+    """
+
+    evicted_blocks: int = 0
+    suffered_blocks: int = 0
+    caused_blocks: int = 0
+    refused_blocks: int = 0
+    own_bytes: int = 0
+
+    def plus(self, stats: TenantStats, *, alive: bool) -> Pressure:
+        return Pressure(
+            evicted_blocks=self.evicted_blocks + stats.evicted_blocks,
+            suffered_blocks=self.suffered_blocks + stats.reclaimed_blocks,
+            caused_blocks=self.caused_blocks + stats.caused_blocks,
+            refused_blocks=self.refused_blocks + stats.refused_blocks,
+            own_bytes=self.own_bytes + (min(stats.hot_bytes, stats.hot_reserved_bytes) if alive else 0),
+        )
+
+
+NO_PRESSURE: Final = Pressure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +73,17 @@ class TenantView:
     """What they were lent of its total limit; None where it has none."""
     seconds: SecondUse = NO_SECONDS
     """Of a tenant that asks for two copies, as the nodes alive found it when they looked last."""
+    pressure: Pressure = NO_PRESSURE
+
+    @property
+    def hot_borrowed_bytes(self) -> int:
+        """What it holds beyond its reservations, which others may ask back."""
+        return max(0, self.hot.used_bytes - self.pressure.own_bytes)
+
+    @property
+    def hot_idle_reserved_bytes(self) -> int:
+        """What is kept for it and others use meanwhile, or nobody."""
+        return max(0, self.hot_reserved_in_force_bytes - self.pressure.own_bytes)
 
     @property
     def redis_only_blocks(self) -> int:
@@ -79,6 +117,7 @@ class Readings:
     retired: Mapping[TenantId, TokenCounts] = field(default_factory=dict)
     lent: Mapping[NodeId, Record] = field(default_factory=dict)
     """What each node was lent of the tenants' totals."""
+    redis_capacity_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +135,8 @@ class ClusterView:
     hot: HotUse = HotUse()
     hot_capacity_bytes: int = 0
     redis: RedisUsage = NO_REDIS
+    redis_capacity_bytes: int | None = None
+    """Of the Redis tier; None while it is unbounded."""
     taken_at: float = 0.0
     stale: bool = True
     reason: str = "Redis has not been read yet"
@@ -121,12 +162,14 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
     tokens = dict(readings.retired)
     hot: dict[TenantId, HotUse] = {}
     seconds: dict[TenantId, SecondUse] = {}
+    pressure: dict[TenantId, Pressure] = {}
     usage: list[UsageRow] = []
     nodes = sorted(readings.nodes, key=lambda node: node.info.node)
     for node in nodes:
         for name, stats in sorted(node.stats.tenants.items()):
             tenant = TenantId(name)
             tokens[tenant] = tokens.get(tenant, NO_TOKENS).plus(stats.tokens)
+            pressure[tenant] = pressure.get(tenant, NO_PRESSURE).plus(stats, alive=node.alive)
             if node.alive:
                 seconds[tenant] = seconds.get(tenant, NO_SECONDS).plus(stats.seconds)
             if node.alive and stats.hot_blocks:
@@ -177,6 +220,7 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
             hot_reserved_in_force_bytes=_reserved_in_force(policy_of(name), alive, readings.lent),
             hot_lent_bytes=_lent_in_force(policy_of(name), alive, readings.lent),
             seconds=seconds.get(name, NO_SECONDS),
+            pressure=pressure.get(name, NO_PRESSURE),
         )
         for name in sorted(names)
     )
@@ -192,6 +236,7 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
             pending_bytes=sum(use.pending_bytes for use in readings.redis.values()),
             blocks=sum(use.blocks for use in readings.redis.values()),
         ),
+        redis_capacity_bytes=readings.redis_capacity_bytes,
         taken_at=taken_at,
         stale=False,
         reason="",

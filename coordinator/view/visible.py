@@ -26,6 +26,7 @@ def view_of_tenant(view: ClusterView, tenant: TenantId) -> ClusterView:
         hot=own.hot,
         hot_capacity_bytes=view.hot_capacity_bytes,
         redis=own.redis,
+        redis_capacity_bytes=view.redis_capacity_bytes,
         taken_at=view.taken_at,
         stale=view.stale,
         reason=view.reason,

@@ -154,7 +154,7 @@ def test_a_command_that_only_asks_does_not_import_torch() -> None:
         "import sys\n"
         "from tiered.cli.main import main\n"
         "main(['status', '--coordinator', 'http://127.0.0.1:1'])\n"
-        "print(sorted({'torch', 'transformers', 'nicegui'} & set(sys.modules)))\n"
+        "print(sorted({'torch', 'transformers', 'fastapi'} & set(sys.modules)))\n"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert outcome.stdout == "[]\n"

@@ -83,6 +83,19 @@ def test_a_node_is_listed_with_its_address_and_pool(api: TestClient, parts: Part
         "hot_bytes": 2048,
         "version": "0.1.0",
         "drain": {"state": "none", "left_blocks": 0, "moved_blocks": 0, "stuck_blocks": 0},
+        "rates": {
+            "peers": {"latency_s": 0.0, "bytes_per_s": 0.0},
+            "redis": {"latency_s": 0.0, "bytes_per_s": 0.0},
+            "prefill_tokens_per_s": 0.0,
+            "waiting_s": 0.0,
+        },
+        "traffic": {
+            "peer_received_bytes": 0,
+            "peer_sent_bytes": 0,
+            "redis_read_bytes": 0,
+            "redis_written_bytes": 0,
+            "breaker_open": 0,
+        },
     }
 
 
@@ -106,6 +119,14 @@ def test_usage_has_one_row_for_each_place(api: TestClient, parts: Parts) -> None
     assert (hot["limit_bytes"], hot["reserved_bytes"]) == (redis["limit_bytes"], redis["reserved_bytes"]) == (None, 0)
 
 
+def test_usage_of_one_tenant_or_one_node_is_a_part_of_all(api: TestClient, parts: Parts) -> None:
+    fill(parts)
+    hot, redis = api.get("/v1/usage").json()["usage"]
+    assert api.get("/v1/usage", params={"node": "n1"}).json()["usage"] == [hot]
+    assert api.get("/v1/usage", params={"tenant": "acme"}).json()["usage"] == [hot, redis]
+    assert api.get("/v1/usage", params={"tenant": "acm"}).json()["usage"] == []
+
+
 def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:
     fill(parts)
     stats = api.get("/v1/stats").json()
@@ -117,14 +138,16 @@ def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:
         "by_tenant": {"acme": found, "default": nothing},
         "tiers": {
             "hot": {"bytes": 2048, "blocks": 2, "capacity_bytes": 4096},
-            "redis": {"bytes": 10, "pending_bytes": 0, "blocks": 1},
+            "redis": {"bytes": 10, "pending_bytes": 0, "blocks": 1, "capacity_bytes": None},
         },
         "nodes": {"alive": 1, "known": 1},
+        "saved_prefill_s": 0.0,
         "stale": False,
         "mirror": None,
         "is_leader": False,
         "leader": None,
         "leader_token": 0,
+        "redis_conserved": None,
     }
 
 

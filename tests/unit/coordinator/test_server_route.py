@@ -42,7 +42,10 @@ def join(
 def mirror(parts: Parts) -> Mirror:
     """Of two nodes with engines of one model: n1 holds the whole prompt of acme, Redis the first half."""
     n1 = join(
-        parts, "n1", encode_scope(SCOPE), prefixes=(PrefixUse("acme", HEX[1], 2, 30), PrefixUse("globex", "ab", 5, 4))
+        parts,
+        "n1",
+        encode_scope(SCOPE),
+        prefixes=(PrefixUse("acme", HEX[1], 2, 30), PrefixUse("globex", "ab", 5, 4, HEX[1])),
     )
     join(parts, "n2", encode_scope(SCOPE), prefixes=(PrefixUse("acme", HEX[1], 2, 3),))
     parts.keeper.refresh()
@@ -157,8 +160,10 @@ def test_hashes_need_no_model_to_be_found(parts: Parts, mirror: Mirror) -> None:
 def test_the_prefixes_used_most_are_summed_over_nodes_and_cut_at_the_limit(http: TestClient) -> None:
     said = http.get("/v1/prefixes").json()["prefixes"]
     assert said == [
-        {"tenant": "acme", "hash": HEX[1], "blocks": 2, "hits": 33, "nodes": ["n1", "n2"]},
-        {"tenant": "globex", "hash": "ab", "blocks": 5, "hits": 4, "nodes": ["n1"]},
+        {"tenant": "acme", "hash": HEX[1], "blocks": 2, "hits": 33, "nodes": ["n1", "n2"]}
+        | {"redis": True, "within": None},
+        {"tenant": "globex", "hash": "ab", "blocks": 5, "hits": 4, "nodes": ["n1"]}
+        | {"redis": False, "within": HEX[1]},
     ]
     assert http.get("/v1/prefixes", params={"limit": 1}).json()["prefixes"] == said[:1]
     assert error_of(http.get("/v1/prefixes", params={"limit": 0}))[:2] == (422, "limit")

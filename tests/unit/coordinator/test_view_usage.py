@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.view.snapshot import ClusterView, Readings, assemble
+from coordinator.view.snapshot import ClusterView, Pressure, Readings, assemble
 from tests.unit.coordinator.builders import node_view, redis_usage
 from tests.unit.core.builders import BLUE, RED, World, chain
 from tiered.cluster.shares import Lent, Record
@@ -102,3 +102,36 @@ def test_what_is_in_force_counts_nodes_that_are_alive_under_the_life_it_was_lent
     assert in_force((node_view("a"), node_view("b", alive=False)), {"a": record, "b": record}) == (60, 400)
     assert in_force((node_view("a"), node_view("b", epoch=2)), {"a": record, "b": record}) == (90, 400)
     assert in_force((), {"a": record}) == (0, 0)
+
+
+def test_what_is_borrowed_and_what_is_idle_are_counted_node_by_node() -> None:
+    """Half used here and twice used there is not "all used": what is reserved on one node is kept on that node."""
+    here = TenantStats(hot_blocks=1, hot_bytes=15, hot_reserved_bytes=30)
+    there = TenantStats(hot_blocks=6, hot_bytes=60, hot_reserved_bytes=30)
+    nodes = (
+        node_view("a", stats=NodeStats(tenants={"red": here})),
+        node_view("b", stats=NodeStats(tenants={"red": there})),
+        node_view("c"),
+        node_view("gone", alive=False, stats=NodeStats(tenants={"red": there})),
+    )
+    policies = {TenantId(RED): TenantPolicy(tenant=RED, hot_reserved_bytes=30)}
+    red = assemble(Readings(nodes=nodes, policies=policies), taken_at=0.0).tenant(RED)
+    assert red is not None
+    assert (red.hot_borrowed_bytes, red.hot_idle_reserved_bytes) == (30, 15 + 30)
+
+
+def test_who_took_room_from_whom_is_summed_over_all_nodes_listed() -> None:
+    stats = NodeStats(
+        tenants={
+            "red": TenantStats(evicted_blocks=9, reclaimed_blocks=4, refused_blocks=2),
+            "blue": TenantStats(caused_blocks=4),
+        }
+    )
+    nodes = (node_view("a", stats=stats), node_view("b", alive=False, stats=stats))
+    view = assemble(Readings(nodes=nodes), taken_at=0.0)
+    red, blue = view.tenant(RED), view.tenant(BLUE)
+    assert red is not None
+    assert blue is not None
+    assert red.pressure == Pressure(evicted_blocks=18, suffered_blocks=8, refused_blocks=4)
+    assert blue.pressure == Pressure(caused_blocks=8)
+    assert sum(t.pressure.suffered_blocks - t.pressure.caused_blocks for t in view.tenants) == 0

@@ -44,6 +44,21 @@ def test_a_system_prompt_is_named_apart_from_what_follows_it() -> None:
     assert {use.hits for use in uses[1:]} == {2}
 
 
+def test_each_prefix_says_which_other_one_it_goes_on_from() -> None:
+    world = World(200)
+    system = chain("system", 6)
+    subjects = [branch(system, f"subject {i}", 3) for i in range(3)]
+    talks = [branch(subject, f"talk {i}", 4) for subject in subjects for i in range(3)]
+    for talk in talks:
+        world.save(talk)
+        use(world, talk, 1)
+    within = {use.block_hash: use.within for use in found(world)}
+    assert within[system[-1].hex()] == ""
+    assert {within[subject[-1].hex()] for subject in subjects} == {system[-1].hex()}
+    for talk in talks:
+        assert within[talk[-1].hex()] == talk[8].hex()
+
+
 def test_of_prefixes_used_about_as_often_on_one_chain_the_one_that_saved_most_is_named() -> None:
     world = World(50)
     hashes = chain("a", 10)
