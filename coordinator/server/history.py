@@ -35,7 +35,7 @@ class HistoryBody(BaseModel):
 class AlertBody(BaseModel):
     level: Level
     about: str = Field(
-        description="stale, leader, lost, left, breaker, drain, books, corrupt or refused; there may be more."
+        description="stale, leader, workers, lost, left, breaker, drain, books, corrupt, refused; there may be more."
     )
     text: str
     node: str | None

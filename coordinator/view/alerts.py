@@ -8,11 +8,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from coordinator.view.history import Gone, Point, Went
-from coordinator.view.snapshot import ClusterView
-from tiered.types import DrainState, TenantId
+from coordinator.view.snapshot import NO_TOKENS, ClusterView
+from tiered.types import DrainState, TenantId, TokenCounts
 
 NAMED_MAX: Final = 3
 """Tenants that one line names; the others are a number."""
@@ -70,10 +71,17 @@ def _of_the_whole(view: ClusterView, found: Found, now: float) -> Iterator[Alert
     if view.stale:
         age_s = view.age_s(now)
         yield Alert(Level.ALARM, "stale", f"{view.reason}. The numbers are those read before.", age_s=age_s)
-    elif found.leader_known is False:
+        return
+    if found.leader_known is False:
         yield Alert(
             Level.ALARM, "leader", "No coordinator leads: nothing is swept, audited or dealt out until one does."
         )
+    if view.alive:
+        return
+    if view.nodes or found.gone:
+        yield Alert(Level.ALARM, "workers", "No worker is alive: engines go on without a cache until one is.")
+    else:  # no fault, but nobody should wait for hits
+        yield Alert(Level.NOTE, "workers", "No worker has joined; start one with `tiered-worker`.")
 
 
 def _of_nodes(view: ClusterView, gone: Sequence[Gone], now: float) -> Iterator[Alert]:
@@ -118,6 +126,8 @@ def _of_books(view: ClusterView, found: Found) -> Iterator[Alert]:
     ]
     if unequal:
         yield Alert(Level.ALARM, "books", f"The tokens found and missed of {_named(unequal)} are not those asked.")
+    if view.tokens != reduce(TokenCounts.plus, (tenant.tokens for tenant in view.tenants), NO_TOKENS):
+        yield Alert(Level.ALARM, "books", "The tokens of the cluster are not the sum over its tenants.")
 
 
 def _of_bad_blocks(found: Found) -> Iterator[Alert]:

@@ -29,6 +29,7 @@ from tiered.cli.api import CoordinatorClient
 from tiered.cli.output import human_bytes, human_count
 from tiered.cli.top.app import TopApp
 from tiered.cli.top.sample import Cluster
+from tiered.cli.top.words import duration
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.types import TenantId
 
@@ -96,6 +97,11 @@ def test_the_numbers_on_the_screen_are_the_api_s(busy: SmallCluster, coordinator
             )
             assert "2 alive, 0 lost" in overview
             assert f"leader  {stats.leader}" in overview
+            [saved] = [line for line in screen_lines(app) if line.startswith("saved")]
+            assert stats.saved_prefill_s is not None
+            assert saved.split("prefill")[1].split()[:2] == duration(stats.saved_prefill_s).split()
+            assert api.alerts() == app.picture.sample.alerts == []
+            assert "alerts  none" in overview
             keep_screenshot(app, "real-overview")
             await pilot.press("2", "less_than_sign")
             await pilot.pause()
@@ -138,9 +144,10 @@ def test_a_killed_worker_is_lost_within_its_lease(busy: SmallCluster, coordinato
         await shows(pilot, lambda: "2 alive, 0 lost" in screen_text(app), "both are alive")
         busy.workers["n2"].kill()
         killed = time.monotonic()
-        await shows(pilot, lambda: "!! n2 is lost" in screen_text(app), "it is lost")
+        await shows(pilot, lambda: "!! Worker n2 is lost" in screen_text(app), "it is lost")
         assert time.monotonic() - killed < LEASE_S + 2.0  # and what reading and drawing take on a busy machine
-        assert "1 alive, 1 lost" in screen_text(app)
+        # The nodes of that sample were read before its alerts.
+        await shows(pilot, lambda: "1 alive, 1 lost" in screen_text(app), "it is counted")
         await pilot.press("3")
         await pilot.pause()
         assert re.search(r"n2 +LOST", screen_text(app))

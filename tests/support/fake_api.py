@@ -11,19 +11,21 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from tiered.cli.bodies import Node, Stats, Tenant, UsageRow
+from tiered.cli.bodies import Alert, Node, Stats, Tenant, UsageRow
 from tiered.cli.explained import Event
 
 
 @dataclass
 class FakeApi:
-    """token: where given, nobody is let in without it. asked: paths, in order."""
+    """token: where given, nobody is let in without it. alerts: None of a coordinator that knows no such path; an
+    exception is what fails there. asked: paths, in order."""
 
     stats: Stats
     tenants: Sequence[Tenant] = ()
     nodes: Sequence[Node] = ()
     usage: Sequence[UsageRow] = ()
     events: Sequence[Event] = ()
+    alerts: Sequence[Alert] | RuntimeError | None = ()
     token: str = ""
     asked: list[str] = field(default_factory=list)
     url: str = ""
@@ -46,6 +48,10 @@ class FakeApi:
                 "silent": [],
             },
         }
+        if parts.path == "/v1/alerts" and isinstance(self.alerts, RuntimeError):
+            return 500, {"error": {"field": "internal", "message": str(self.alerts)}}
+        if self.alerts is not None:
+            bodies["/v1/alerts"] = {"alerts": self.alerts}
         if parts.path not in bodies:
             return 404, {"error": {"field": "path", "message": "no such path"}}
         return 200, bodies[parts.path]

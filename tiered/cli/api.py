@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from tiered.cli.access import token, trust
-from tiered.cli.bodies import AccessToken, NewAccessToken, Node, Stats, Tenant, UsageRow, _AccessTokens
+from tiered.cli.bodies import AccessToken, Alert, NewAccessToken, Node, Stats, Tenant, UsageRow, _AccessTokens
 from tiered.cli.cluster_file import read_cluster_file
 from tiered.cli.explained import BlockWhy, Evictions
 from tiered.cli.prompts import HotPrefixes, Route, Whereabouts
@@ -59,6 +59,10 @@ class _Nodes(msgspec.Struct, frozen=True):
 
 class _Usage(msgspec.Struct, frozen=True):
     usage: list[UsageRow]
+
+
+class _Alerts(msgspec.Struct, frozen=True):
+    alerts: list[Alert]
 
 
 class _ErrorDetail(msgspec.Struct, frozen=True):
@@ -123,6 +127,10 @@ class CoordinatorClient:
 
     def stats(self) -> Stats:
         return self._call("GET", "/v1/stats", Stats)
+
+    def alerts(self) -> list[Alert]:
+        """The gravest first. Errors: NotFound of a coordinator that is too old to judge."""
+        return self._call("GET", "/v1/alerts", _Alerts).alerts
 
     def nodes(self) -> list[Node]:
         return self._call("GET", "/v1/nodes", _Nodes).nodes

@@ -119,7 +119,8 @@ class NodeCounts(msgspec.Struct, frozen=True):
 
 
 class Stats(msgspec.Struct, frozen=True):
-    """Sums over the cluster; stale means that Redis could not be read the last time."""
+    """Sums over the cluster; stale means that Redis could not be read the last time. saved_prefill_s: of the present
+    lives of the nodes; None of a coordinator too old to say."""
 
     tokens: TokenCounts
     by_tenant: dict[str, TokenCounts]
@@ -131,6 +132,18 @@ class Stats(msgspec.Struct, frozen=True):
     leader_token: int = 0
     age_s: float = 0.0
     redis_conserved: bool | None = None
+    saved_prefill_s: float | None = None
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """What needs a person's eye. level: alarm, warning or note, or what a newer coordinator calls it; age_s: since it
+    happened last, None where that is not known."""
+
+    level: str
+    about: str
+    text: str
+    node: str | None = None
+    age_s: float | None = None
 
 
 class UsageRow(msgspec.Struct, frozen=True):

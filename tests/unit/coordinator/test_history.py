@@ -105,7 +105,39 @@ def test_nothing_is_said_while_nothing_is_wrong() -> None:
     stats = node_stats(a=TenantStats(tokens=tokens(hot=1)))
     view = at(0.0, node_view("n1", stats=stats))
     assert alerts(view, Found(conserved=True, leader_known=True), now=0.0) == []
-    assert alerts(at(0.0), Found(), now=0.0) == []  # an empty cluster is no fault: the page says what to do
+
+
+def test_a_cluster_without_workers_says_whether_it_ever_had_any() -> None:
+    (note,) = alerts(at(0.0), Found(), now=0.0)
+    assert (note.level, note.about) == (Level.NOTE, "workers")  # an empty cluster is no fault
+    assert "start one with `tiered-worker`" in note.text
+    history = told(History(), at(0.0, node_view("n1")), at(1.0))
+    listed = alerts(at(1.0, node_view("n1", alive=False)), Found(), now=1.0)
+    swept = alerts(at(1.0), Found(gone=history.gone(1.0)), now=1.0)
+    for said in (listed, swept):
+        alarm = next(each for each in said if each.about == "workers")
+        assert alarm.level is Level.ALARM
+        assert "No worker is alive" in alarm.text
+
+
+def test_of_workers_that_cannot_be_read_nobody_says_that_there_are_none() -> None:
+    assert [each.about for each in alerts(ClusterView(), Found(), now=0.0)] == ["stale"]
+
+
+def test_tokens_that_do_not_add_up_are_an_alarm() -> None:
+    well = at(0.0, node_view("n1"), a=tokens(hot=2, missed=1), b=tokens(redis=4))
+    assert alerts(well, Found(), now=0.0) == []
+    (cluster,) = alerts(replace(well, tokens=tokens(hot=2, missed=1)), Found(), now=0.0)
+    assert (cluster.level, cluster.about) == (Level.ALARM, "books")
+    assert "not the sum over its tenants" in cluster.text
+    (tenant,) = alerts(at(0.0, node_view("n1"), a=TokenCounts(asked=2, hot=1)), Found(), now=0.0)
+    assert (tenant.level, tenant.about) == (Level.ALARM, "books")
+    assert "found and missed of a " in tenant.text
+
+
+def test_a_tenant_is_told_that_its_own_sums_are_right() -> None:
+    view = view_of_tenant(at(0.0, node_view("n1"), a=tokens(hot=2), b=tokens(redis=4)), A)
+    assert alerts(view, Found(), now=0.0, tenant=A) == []
 
 
 def test_what_is_broken_comes_before_what_is_worth_knowing() -> None:
@@ -134,7 +166,7 @@ def test_a_lost_node_is_told_once_while_it_is_still_listed() -> None:
     views = at(0.0, node_view("n1")), at(1.0, node_view("n1", alive=False))
     history = told(History(), *views)
     said = alerts(views[1], Found(gone=history.gone(1.0)), now=1.0)
-    assert [(each.about, each.age_s) for each in said] == [("lost", 0.0)]
+    assert [(each.about, each.age_s) for each in said] == [("workers", None), ("lost", 0.0)]
 
 
 def test_a_stale_view_is_an_alarm_with_its_age() -> None:
@@ -180,7 +212,8 @@ def test_a_lapsed_node_is_an_alert_of_the_api(parts: Parts) -> None:
         assert [each["about"] for each in api.get("/v1/alerts").json()["alerts"]] == ["stale"]
         epoch = parts.membership.join(node_view("n1").info, lease_ttl_s=0.05)
         eventually(lambda: len(parts.keeper.refresh().nodes) == 1 and not parts.keeper.view.alive)
-        (said,) = api.get("/v1/alerts").json()["alerts"]
+        none_alive, said = api.get("/v1/alerts").json()["alerts"]
+    assert (none_alive["level"], none_alive["about"]) == ("alarm", "workers")
     assert (said["level"], said["about"], said["node"]) == ("alarm", "lost", "n1")
     assert str(epoch) in said["text"]
 

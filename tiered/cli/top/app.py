@@ -1,6 +1,6 @@
 """The screen of ``tiered top``: which view is shown, what keys do, and news of the cluster as it comes.
 
-It is thin: numbers are :mod:`~tiered.cli.top.flow`'s, judgements :mod:`~tiered.cli.top.alerts`', words the views'.
+It is thin: numbers are :mod:`~tiered.cli.top.flow`'s, alerts the coordinator's, words the views'.
 """
 
 from __future__ import annotations
@@ -233,7 +233,8 @@ class TopApp(App[None]):
         nodes, view = self.picture.sample.nodes, self.view
         opened = self._open_subject()
         place = f"{view}: {opened.name}" if opened else view
-        state = "PAUSED" if self._paused else "STALE" if self.picture.failure else f"every {self._every_s:g} s"
+        stale = bool(self.picture.failure) or self.picture.sample.stats.stale
+        state = "PAUSED" if self._paused else "STALE" if stale else f"every {self._every_s:g} s"
         table = next((t for t in self.screen_stack[0].query(LiveTable) if t.id == f"{view}-view"), None)
         shown = f", {len(table.rows)} of {len(table.all_rows)} shown" if table is not None and table.wanted else ""
         left = f" tiered top  {place}{shown}  {self.picture.sample.url.partition('//')[2]}"

@@ -7,9 +7,8 @@ negative, and asked = hot + peer + redis + missed holds in every difference.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import fmean
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,12 +33,13 @@ NO_TENANT_FLOW: Final = TenantFlow()
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """seconds is above 0 unless nothing was compared yet."""
+    """seconds is above 0 unless nothing was compared yet. saved_s: of prefill; None where the cluster tells none."""
 
     seconds: float = 0.0
     tokens: TokenCounts = NO_TOKENS
     tenants: Mapping[str, TenantFlow] = field(default_factory=dict)
     nodes: Mapping[str, NodeTraffic] = field(default_factory=dict)
+    saved_s: float | None = None
 
     def of_tenant(self, name: str) -> TenantFlow:
         return self.tenants.get(name, NO_TENANT_FLOW)
@@ -79,6 +79,7 @@ def flow_between(earlier: Sample, later: Sample) -> Flow | None:
         tokens=tokens_since(earlier.stats.tokens, later.stats.tokens),
         tenants=tenants,
         nodes={node.node: traffic_since(nodes_before.get(node.node), node) for node in later.nodes},
+        saved_s=saved_since(earlier.stats.saved_prefill_s, later.stats.saved_prefill_s),
     )
 
 
@@ -101,19 +102,13 @@ def traffic_since(earlier: Node | None, later: Node) -> NodeTraffic:
     return msgspec.structs.replace(_since(before, later.traffic), breaker_open=later.traffic.breaker_open)
 
 
+def saved_since(earlier: float | None, later: float | None) -> float | None:
+    return None if earlier is None or later is None else max(0.0, later - earlier)
+
+
 def found(tokens: TokenCounts) -> int:
     """Tokens that were asked for and somewhere."""
     return tokens.hot + tokens.peer + tokens.redis
-
-
-def prefill_rate(nodes: Iterable[Node]) -> float:
-    """Tokens a second that an engine computes, the mean over the nodes that have measured it; 0 while none has."""
-    return fmean(rates) if (rates := [r for node in nodes if (r := node.rates.prefill_tokens_per_s) > 0]) else 0.0
-
-
-def saved_s(tokens: TokenCounts, rate: float) -> float | None:
-    """Seconds of prefill that finding these tokens spared; None while nobody has measured how long a token takes."""
-    return found(tokens) / rate if rate > 0 else None
 
 
 _Counters = TypeVar("_Counters", Pressure, NodeTraffic)

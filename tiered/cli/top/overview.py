@@ -10,8 +10,6 @@ from typing import Final
 from rich.text import Text
 
 from tiered.cli.output import human_bytes, human_count
-from tiered.cli.top.alerts import Alert, Level
-from tiered.cli.top.flow import prefill_rate, saved_s
 from tiered.cli.top.picture import Picture
 from tiered.cli.top.words import bar, cut, duration, per_second, share, short
 
@@ -19,26 +17,34 @@ _TOKENS: Final = (("hot", "green"), ("peer", "cyan"), ("redis", "blue"), ("misse
 
 _BAR_MIN, _BAR_MAX = 8, 60
 
-_SIGNS: Final = {Level.ALARM: ("!!", "bold red"), Level.WARNING: ("! ", "yellow"), Level.NOTE: ("- ", "")}
+_UNKNOWN: Final = ("! ", "yellow")
+_SIGNS: Final = {"alarm": ("!!", "bold red"), "warning": ("! ", "yellow"), "note": ("- ", "")}
+"""By the level's name; one that is not known here is shown all the same."""
 
 
 def overview(picture: Picture, width: int) -> Text:
     """No line is wider than width, unless that is under 60."""
     width = max(width, 60)
     sections = [_token_lines(picture, width), _byte_lines(picture, width), _state_lines(picture, width)]
-    sections.append(alert_lines(picture.alerts, width))
+    sections.append(_alert_lines(picture, width))
     return Text("\n\n").join(Text("\n").join(lines) for lines in sections)
 
 
-def alert_lines(alerts: list[Alert], width: int) -> list[Text]:
-    """Each begins with a sign; a long one goes on below it."""
+def _alert_lines(picture: Picture, width: int) -> list[Text]:
+    """As the coordinator words them. Each begins with a sign; a long one goes on below it."""
+    alerts, failure = picture.sample.alerts, picture.sample.alerts_failure
+    if failure:
+        return [_title("alerts", "not known"), *_signed(_UNKNOWN, failure, width)]
     lines = [_title("alerts", f"{len(alerts)}" if alerts else "none")]
     for alert in alerts:
-        sign, style = _SIGNS[alert.level]
-        lines += [
-            Text(f"{sign if first else '  '} {part}", style=style) for first, part in _wrapped(alert.text, width - 3)
-        ]
+        age = "" if alert.age_s is None else f" ({duration(alert.age_s + picture.since_asked_s)} ago)"
+        lines += _signed(_SIGNS.get(alert.level, _UNKNOWN), f"{alert.text}{age}", width)
     return lines
+
+
+def _signed(sign_and_style: tuple[str, str], text: str, width: int) -> list[Text]:
+    sign, style = sign_and_style
+    return [Text(f"{sign if first else '  '} {part}", style=style) for first, part in _wrapped(text, width - 3)]
 
 
 def _token_lines(picture: Picture, width: int) -> list[Text]:
@@ -63,10 +69,10 @@ def _token_lines(picture: Picture, width: int) -> list[Text]:
                 (bar(n_ever, ever.asked, bar_width), colour),
             )
         )
-    rate = prefill_rate(picture.sample.nodes)
-    speed = f"at {short(rate)} tokens/s" if rate else "speed not measured"
-    last_s, ever_s = duration(saved_s(now, rate) if flow.seconds else None), duration(saved_s(ever, rate))
-    lines.append(Text(f"{'saved':<8}{last_s:>17} {cut('prefill', bar_width):<{bar_width}}   {ever_s:>16} {speed}"))
+    measured = any(node.rates.prefill_tokens_per_s > 0 for node in picture.sample.nodes)
+    of = "of workers here now" if measured else "speed not measured"
+    last_s, ever_s = duration(flow.saved_s), duration(picture.sample.stats.saved_prefill_s)
+    lines.append(Text(f"{'saved':<8}{last_s:>17} {cut('prefill', bar_width):<{bar_width}}   {ever_s:>16} {of}"))
     return lines
 
 

@@ -5,10 +5,8 @@ Owns what is remembered from one sample to the next. A value: whatever happens g
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from tiered.cli.top.alerts import Alert, Gone, alerts, note_gone
 from tiered.cli.top.flow import NO_FLOW, Flow, flow_between
 from tiered.cli.top.sample import Detail, Sample
 
@@ -24,20 +22,18 @@ class Picture:
     failure: str = ""
     detail: Detail | None = None
     detail_failure: str = ""
-    gone: Mapping[str, Gone] = field(default_factory=dict)
-    led: bool = False
 
     @property
     def age_s(self) -> float:
         return max(0.0, self.now - self.sample.at)
 
     @property
-    def alerts(self) -> list[Alert]:
-        return alerts(self.sample, self.flow, gone=self.gone, led_before=self.led, now=self.now)
+    def since_asked_s(self) -> float:
+        return max(0.0, self.now - self.sample.asked_at)
 
 
 def first_picture(sample: Sample, *, now: float) -> Picture:
-    return Picture(sample=sample, now=now, led=sample.stats.leader is not None)
+    return Picture(sample=sample, now=now)
 
 
 def seen(picture: Picture, sample: Sample, *, now: float) -> Picture:
@@ -49,15 +45,7 @@ def seen(picture: Picture, sample: Sample, *, now: float) -> Picture:
     if sample.stats.stale and not picture.sample.stats.stale:
         return failed(picture, f"the coordinator at {sample.url} cannot read Redis", now=now)
     flow = None if picture.sample.stats.stale else flow_between(picture.sample, sample)
-    return replace(
-        picture,
-        sample=sample,
-        now=now,
-        flow=flow or picture.flow,
-        failure="",
-        gone=note_gone(picture.sample, sample, picture.gone, now=now),
-        led=picture.led or sample.stats.leader is not None,
-    )
+    return replace(picture, sample=sample, now=now, flow=flow or picture.flow, failure="")
 
 
 def failed(picture: Picture, failure: str, *, now: float) -> Picture:

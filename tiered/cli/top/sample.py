@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from urllib.parse import urlencode
 
 from tiered.cli.access import token, trust
-from tiered.cli.api import CoordinatorClient, find_coordinator
-from tiered.cli.bodies import Node, Stats, Tenant, UsageRow
+from tiered.cli.api import CoordinatorClient, NotFound, find_coordinator
+from tiered.cli.bodies import Alert, Node, Stats, Tenant, UsageRow
 from tiered.cli.cluster_file import read_cluster_file
 from tiered.cli.explained import Event, Evictions
 from tiered.cli.top.words import brief
@@ -28,16 +28,25 @@ EVENTS_MAX: Final = 50
 
 REDIS: Final = "redis"
 
+TOO_OLD: Final = "alerts need a newer coordinator than this one"
+
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """at: when the coordinator had read these numbers, by this process's monotonic clock."""
+    """at: when the coordinator had read these numbers, by this process's monotonic clock. alerts: the gravest first;
+    alerts_failure: why they are not known, empty where they are."""
 
     url: str
     at: float
     stats: Stats
     tenants: Sequence[Tenant]
     nodes: Sequence[Node]
+    alerts: Sequence[Alert] = ()
+    alerts_failure: str = ""
+
+    @property
+    def asked_at(self) -> float:
+        return self.at + self.stats.age_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,7 @@ class Cluster:
         return self._first_answer(whole=True)
 
     def totals(self) -> Sample:
-        """As sample, with the sums alone: no tenants and no nodes."""
+        """As sample, with the sums alone: no tenants, no nodes, no alerts."""
         return self._first_answer(whole=False)
 
     def detail(self, subject: Subject) -> Detail:
@@ -148,8 +157,11 @@ class Cluster:
     def _ask(self, client: CoordinatorClient, *, whole: bool) -> Sample:
         stats = client.stats()
         at = self._clock() - stats.age_s
-        tenants, nodes = (client.tenants(), client.nodes()) if whole else ([], [])
-        return Sample(url=client.url, at=at, stats=stats, tenants=tenants, nodes=nodes)
+        if not whole:
+            return Sample(url=client.url, at=at, stats=stats, tenants=(), nodes=())
+        tenants, nodes = client.tenants(), client.nodes()
+        alerts, failure = _alerts(client)
+        return Sample(client.url, at, stats, tenants, nodes, alerts=alerts, alerts_failure=failure)
 
 
 def cluster_of(option: str | None) -> Cluster:
@@ -164,6 +176,16 @@ def known_coordinators(option: str | None) -> list[str]:
     state = read_cluster_file()
     replicas = [] if state is None else state.coordinators
     return [first, *(url for url in replicas if url != first)] if first in replicas else [first]
+
+
+def _alerts(client: CoordinatorClient) -> tuple[Sequence[Alert], str]:
+    """And why there are none to be had; the numbers are worth showing all the same."""
+    try:
+        return client.alerts(), ""
+    except NotFound:
+        return (), TOO_OLD
+    except ConfigError as error:
+        return (), brief(str(error))
 
 
 def _silent(found: Evictions) -> list[str]:

@@ -32,8 +32,8 @@ lent       reserved and not used, so others may use it meanwhile
 caused     blocks of others that left a pool for this tenant
 suffered   blocks of this tenant that left a pool for others
 /n         a limit on each node; without it, over all nodes
-saved      prefill that the tokens found have spared, at the mean
-           speed that engines have measured"""
+saved      prefill spared, at the speed engines had then; of the
+           workers that run now"""
 
 
 class DetailScreen(Screen[None]):

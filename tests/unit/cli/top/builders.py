@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tiered.cli.bodies import (
+    Alert,
     HotTier,
     HotUse,
     Node,
@@ -76,6 +77,7 @@ def sample(
     tenants: Sequence[Tenant] = (),
     nodes: Sequence[Node] = (),
     stats: Mapping[str, object] | None = None,
+    alerts: Sequence[Alert] = (),
     url: str = "http://127.0.0.1:8080",
 ) -> Sample:
     """The sums are those of the tenants and nodes; stats: what of them is otherwise."""
@@ -98,4 +100,5 @@ def sample(
         stale=False,
         leader="coordinator-1",
     )
-    return Sample(url, at, msgspec.structs.replace(made, **(stats or {})), list(tenants), list(nodes))
+    stats_made = msgspec.structs.replace(made, **(stats or {}))
+    return Sample(url, at, stats_made, list(tenants), list(nodes), alerts=alerts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import msgspec
 
 from tests.unit.cli.top.builders import MIB, counts, node, sample, tenant
-from tiered.cli.bodies import Node, Pressure, Tenant, UsageRow
+from tiered.cli.bodies import Alert, Node, Pressure, Tenant, UsageRow
 from tiered.cli.explained import Event
 from tiered.cli.top.sample import Detail, Sample, Subject
 from tiered.errors import ConfigError
@@ -45,6 +45,10 @@ def busy_node(index: int, turn: int, *, lost: bool) -> Node:
     return msgspec.structs.replace(made, rates=NodeRates(prefill_tokens_per_s=5_000.0), free_blocks=index)
 
 
+def lost_alert(index: int) -> Alert:
+    return Alert("alarm", "lost", f"Worker node-{index:02} is lost: its lease has lapsed.", f"node-{index:02}", 3.0)
+
+
 @dataclass
 class Crowd:
     """A source of samples a second apart. gone: nobody answers. lost: nodes whose lease has lapsed."""
@@ -67,7 +71,8 @@ class Crowd:
         )
         redis = msgspec.structs.replace(made.stats.tiers.redis, bytes=3 << 28, blocks=4_000, capacity_bytes=1 << 30)
         tiers = msgspec.structs.replace(made.stats.tiers, redis=redis)
-        return Sample(made.url, made.at, msgspec.structs.replace(made.stats, tiers=tiers), made.tenants, made.nodes)
+        stats = msgspec.structs.replace(made.stats, tiers=tiers, saved_prefill_s=90.0 * self.turn)
+        return replace(made, stats=stats, alerts=[lost_alert(index) for index in sorted(self.lost)])
 
     def detail(self, subject: Subject) -> Detail:
         if self.gone:

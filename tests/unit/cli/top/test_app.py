@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+import msgspec
 import pytest
 from textual.pilot import Pilot
 
@@ -12,7 +13,7 @@ from tests.support.fake_api import FakeApi, fake_api
 from tests.support.terminal import SMALL, WIDE, drive, keep_screenshot, screen_lines, screen_text, shows
 from tests.unit.cli.top.builders import sample
 from tests.unit.cli.top.crowd import N_NODES, N_TENANTS, Crowd
-from tiered.cli.bodies import Node, Tenant
+from tiered.cli.bodies import Alert, Node, Tenant
 from tiered.cli.top.app import TopApp
 from tiered.cli.top.sample import Cluster, Detail, Sample, Subject
 from tiered.cli.top.table import LiveTable
@@ -72,12 +73,11 @@ def test_the_overview_has_tiers_nodes_leader_savings_and_alerts() -> None:
         assert total.asked == total.hot + total.peer + total.redis + total.missed
         assert re.search(r"hot +\S+/s +50\.0% █+░+ +[\d,]+ +50\.0%", text)
         [saved] = [line for line in screen_lines(app) if line.startswith("saved")]
-        assert re.search(r"\d+ min \d+ s prefill +\d.* at 5000 tokens/s", saved)
+        assert re.search(r"1 min 30 s prefill +\d+ min \d+ s of workers here now", saved)  # 90 s a turn
         assert "768 MiB of 1 GiB" in text
         assert "49 alive, 1 lost, 49 engines attached" in text
         assert "leader  coordinator-1" in text
-        assert "!! node-03 is lost" in text
-        assert "!! node-07 leaves Redis alone" in text
+        assert "!! Worker node-03 is lost" in text
 
     drive(crowd_app(crowd, every_s=OFTEN_S), steps)
 
@@ -325,14 +325,40 @@ def test_without_colour_nothing_is_coloured_and_the_cursor_is_seen(monkeypatch: 
 
 def test_an_empty_cluster_says_what_to_do() -> None:
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
-        assert "No worker has joined; start one with `tiered-worker`" in " ".join(screen_text(app).split())
+        assert "-  No worker has joined; start one" in screen_text(app)
         await pilot.press("3", "enter", "down", "end", "pageup", "r")
         assert "no worker has joined; start one with `tiered-worker`" in screen_text(app)
         await pilot.press("2", "enter", "end")
         assert "no tenant is named or was seen" in screen_text(app)
 
     crowd = Crowd(n_tenants=0, n_nodes=0)
-    drive(TopApp(crowd, sample(0.0), every_s=NEVER_S), steps)
+    said = [Alert("note", "workers", "No worker has joined; start one with `tiered-worker`.")]
+    drive(TopApp(crowd, sample(0.0, alerts=said), every_s=NEVER_S), steps)
+
+
+def test_an_older_coordinator_is_watched_without_alerts() -> None:
+    first = Crowd().sample()
+    old = msgspec.structs.replace(first.stats, saved_prefill_s=None)
+    with fake_api(FakeApi(stats=old, tenants=first.tenants, nodes=first.nodes, alerts=None)) as served:
+        cluster = Cluster(lambda: [served.url])
+
+        async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+            await shows(pilot, lambda: served.asked.count("/v1/alerts") > 2, "it goes on")
+            assert "alerts need a newer coordinator" in screen_text(app)
+            assert "50 alive, 0 lost" in screen_text(app)
+            assert "STALE" not in screen_text(app)
+
+        drive(TopApp(cluster, cluster.sample(), every_s=OFTEN_S), steps)
+        cluster.close()
+
+
+def test_a_first_look_at_a_replica_that_cannot_read_redis_is_called_stale() -> None:
+    crowd = Crowd()
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        assert "STALE" in screen_lines(app)[0]
+
+    drive(TopApp(crowd, sample(0.0, stats={"stale": True, "age_s": 1.0}), every_s=NEVER_S), steps)
 
 
 def test_a_bug_of_the_feed_is_seen_and_not_swallowed() -> None:

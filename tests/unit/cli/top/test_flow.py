@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.cli.top.builders import counts, node, sample, tenant
 from tiered.cli.bodies import Pressure
-from tiered.cli.top.flow import flow_between, prefill_rate, pressure_since, saved_s, tokens_since
-from tiered.types import NodeRates, NodeTraffic, TokenCounts
+from tiered.cli.top.flow import flow_between, pressure_since, tokens_since
+from tiered.types import NodeTraffic, TokenCounts
 
 COUNTS = st.builds(
     counts,
@@ -78,10 +77,20 @@ def test_an_open_breaker_is_a_state_and_not_a_difference() -> None:
     assert flow.of_node("a").breaker_open == 1
 
 
-def test_what_is_saved_is_known_once_an_engine_said_how_fast_it_computes() -> None:
-    slow, fast, silent = (NodeRates(prefill_tokens_per_s=rate) for rate in (100.0, 300.0, 0.0))
-    nodes = [msgspec.structs.replace(node("a"), rates=rates) for rates in (slow, fast, silent)]
-    assert prefill_rate(nodes) == 200.0
-    assert saved_s(counts(hot=100, peer=200, redis=100, missed=999), 200.0) == 2.0
-    assert prefill_rate([]) == 0.0
-    assert saved_s(counts(hot=100), 0.0) is None
+@pytest.mark.parametrize(
+    ("earlier", "later", "saved_s"),
+    [
+        (2.0, 5.5, 3.5),
+        (5.5, 2.0, 0.0),  # a worker has ended, and took its part along
+        (None, 5.5, None),  # the replica asked before was too old to say
+        (5.5, None, None),
+    ],
+)
+def test_the_prefill_saved_is_what_came_to_the_coordinator_s_sum(
+    earlier: float | None, later: float | None, saved_s: float | None
+) -> None:
+    flow = flow_between(
+        sample(0.0, stats={"saved_prefill_s": earlier}), sample(1.0, stats={"saved_prefill_s": later})
+    )
+    assert flow is not None
+    assert flow.saved_s == saved_s

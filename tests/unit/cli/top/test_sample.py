@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.fake_api import FakeApi, fake_api
 from tests.unit.cli.top.builders import counts, node, sample, tenant
-from tiered.cli.bodies import Node, Tenant, UsageRow
+from tiered.cli.bodies import Alert, Node, Tenant, UsageRow
 from tiered.cli.explained import Event
-from tiered.cli.top.sample import Cluster, Subject
+from tiered.cli.top.sample import TOO_OLD, Cluster, Sample, Subject
 from tiered.errors import ConfigError
 
 TENANTS = [tenant("red", counts(hot=3, missed=1)), tenant("blue")]
@@ -49,6 +49,41 @@ def test_a_sample_is_of_the_time_when_the_coordinator_read_it() -> None:
     assert (taken.at, taken.url) == (99.5, one.url)
     assert [each.policy.tenant for each in taken.tenants] == ["red", "blue"]
     assert taken.tenants[0].tokens == counts(hot=3, missed=1)
+
+
+def sampled(served: FakeApi) -> Sample:
+    with fake_api(served) as one:
+        cluster = Cluster(lambda: [one.url])
+        try:
+            return cluster.sample()
+        finally:
+            cluster.close()
+
+
+def test_alerts_are_the_coordinator_s() -> None:
+    told = [Alert("alarm", "lost", "Worker b is lost.", "b", 1.5), Alert("note", "left", "c left.")]
+    taken = sampled(api(alerts=told))
+    assert (taken.alerts, taken.alerts_failure) == (told, "")
+
+
+def test_a_coordinator_too_old_for_alerts_tells_its_numbers_all_the_same() -> None:
+    taken = sampled(api(alerts=None))
+    assert (taken.alerts, taken.alerts_failure) == ((), TOO_OLD)
+    assert [each.node for each in taken.nodes] == ["a", "b"]
+
+
+def test_alerts_that_cannot_be_read_do_not_take_the_numbers_away() -> None:
+    taken = sampled(api(alerts=RuntimeError("the nodes could not be asked")))
+    assert (taken.alerts, taken.alerts_failure) == ((), "internal: the nodes could not be asked")
+    assert [each.node for each in taken.nodes] == ["a", "b"]
+
+
+def test_who_wants_the_sums_alone_asks_for_nothing_else() -> None:
+    with fake_api(api()) as one:
+        cluster = Cluster(lambda: [one.url])
+        cluster.totals()
+        cluster.close()
+    assert one.asked == ["/v1/stats"]
 
 
 def test_the_next_coordinator_is_asked_when_one_is_gone_and_stays_the_one() -> None:

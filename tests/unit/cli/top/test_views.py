@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.unit.cli.top.builders import MIB, counts, node, sample, tenant
 from tests.unit.cli.top.crowd import Crowd
-from tiered.cli.bodies import Node, Tenant
+from tiered.cli.bodies import Alert, Node, Tenant
 from tiered.cli.top.columns import NODES, TENANTS, Sorting, node_rows, tenant_rows
 from tiered.cli.top.details import detail_text
 from tiered.cli.top.overview import overview
-from tiered.cli.top.picture import first_picture, looked, seen
-from tiered.cli.top.sample import Subject
+from tiered.cli.top.picture import failed, first_picture, looked, seen
+from tiered.cli.top.sample import TOO_OLD, Subject
 from tiered.cli.top.words import bar, brief, bytes_per_second, cut, duration, per_second, short
 
 
@@ -106,6 +107,52 @@ def test_no_line_of_the_overview_is_wider_than_the_screen(width: int) -> None:
     for each in (picture, first_picture(sample(1.0, stats={"tokens": big}), now=1.0)):
         lines = overview(each, width).plain.splitlines()
         assert max(map(len, lines)) <= max(width, 78), max(lines, key=len)
+
+
+def alerts_shown(*alerts: Alert, now: float = 1.0) -> list[str]:
+    """From the title on, at the width of a small terminal; asked for half a second after the numbers were read."""
+    first = sample(0.5, nodes=[node("a")], stats={"age_s": 0.5}, alerts=alerts)
+    return last_section(overview(failed(first_picture(first, now=1.0), "gone", now=now), 78).plain)
+
+
+def last_section(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rpartition("\n\n")[2].splitlines()]
+
+
+def test_alerts_are_shown_in_the_coordinator_s_words_and_order_with_a_sign_for_each_level() -> None:
+    assert alerts_shown() == ["alerts  none"]
+    assert alerts_shown(
+        Alert("alarm", "lost", "Worker a is lost.", "a", 2.0),
+        Alert("warning", "refused", "2 blocks were refused room."),
+        Alert("note", "left", "b was drained and left.", "b", 61.0),
+        Alert("emergency", "new", "A newer coordinator has more levels."),
+    ) == [
+        "alerts  4",
+        "!! Worker a is lost. (2.0 s ago)",
+        "!  2 blocks were refused room.",
+        "-  b was drained and left. (1 min 1 s ago)",
+        "!  A newer coordinator has more levels.",
+    ]
+
+
+def test_an_alert_grows_older_while_nobody_answers() -> None:
+    assert alerts_shown(Alert("alarm", "lost", "Worker a is lost.", "a", 2.0), now=31.0)[1].endswith("(32.0 s ago)")
+
+
+def test_alerts_that_are_not_known_are_not_none() -> None:
+    old = replace(sample(1.0, nodes=[node("a")]), alerts_failure=TOO_OLD)
+    lines = last_section(overview(first_picture(old, now=1.0), 78).plain)
+    assert lines == ["alerts  not known", f"!  {TOO_OLD}"]
+
+
+def test_a_coordinator_too_old_to_say_what_is_saved_is_a_dash_and_not_nothing() -> None:
+    def saved(**stats: object) -> str:
+        text = overview(first_picture(sample(1.0, nodes=[node("a")], stats=stats), now=1.0), 78).plain
+        return next(line for line in text.splitlines() if line.startswith("saved"))
+
+    assert saved().split() == ["saved", "-", "prefill", "-", "speed", "not", "measured"]
+    assert "0.0 s speed not measured" in saved(saved_prefill_s=0.0)
+    assert "1 min 30 s" in saved(saved_prefill_s=90.0)
 
 
 def test_a_subject_that_is_gone_is_said_to_be() -> None:
