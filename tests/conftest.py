@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tiered.cluster.connection import connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.keys import Keys
 from tiered.config import RedisSettings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # who starts us in the background may have seen to that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("tiered", deadline=None)  # a busy machine is no defect of what is tested
 settings.load_profile("tiered")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from typing import Any
 
 import pytest
 
-from tests.integration.processes import temporary_place
+from tests.integration.processes import Place, temporary_place, until
 from tests.integration.test_up import Up
 from tests.support.content import SCOPE
 from tiered.client.remote import RemoteClient
@@ -23,7 +24,13 @@ def up() -> Iterator[Up]:
         stack.callback(started.process.kill)
         for worker in started.state()["workers"]:
             stack.enter_context(closing(RemoteClient.attach(worker["socket_path"], SCOPE, engine="test")))
+        until(lambda: all(node["engines"] for node in nodes(place)), "all nodes have told of their engines")
         yield started
+
+
+def nodes(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(place.run("nodes", "--json").stdout)["nodes"]
+    return found
 
 
 def selftest(up: Up, *flags: str) -> tuple[int, dict[str, dict[str, object]]]:

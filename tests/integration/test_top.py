@@ -281,7 +281,7 @@ def test_watch_prints_one_json_object_a_line_until_ctrl_c(place: Place, lonely: 
     assert process.stdout is not None
     lines = [json.loads(process.stdout.readline()) for _ in range(3)]
     assert lines[0]["last"] is None
-    assert 0.2 < lines[2]["last"]["seconds"] < 5
+    assert 0 <= lines[2]["last"]["seconds"] < 5
     assert lines[2]["stats"]["nodes"] == {"alive": 0, "known": 0}
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=END_S)

@@ -344,7 +344,7 @@ class SharesMachine(RuleBasedStateMachine):
         self.members = {node: epoch for node, epoch in self.members.items() if node in self.workers}
         self.unheard.clear()
         self.elect()
-        for turn in range(60):
+        for turn in range(140):
             before = self.books.lent
             for node, worker in self.workers.items():
                 worker.learn(self.policies, self.policies_revision)
@@ -356,7 +356,7 @@ class SharesMachine(RuleBasedStateMachine):
                 self.take(node)
             self._decide(self.reigns[-1])
             self._write(self.writes.pop())
-            still = turn > 40
+            still = turn > 120
             assert not still or self.books.lent == before, "shares wander though nobody wants more"
         for tenant in TENANTS:
             total = self.policies[tenant].hot_total_limit_bytes

@@ -43,12 +43,14 @@ class ScriptedGenerator:
     """Says what it is told to, byte by byte, and waits where a test wants it to.
 
     script: from a prompt's bytes to the answer's tokens. gate: while it is closed no further token is chosen.
-    failing: raised by the next answer. hits: what each prompt finds.
+    pause_after: tokens of an answer after which it closes by itself. failing: raised by the next answer. hits: what
+    each prompt finds.
     """
 
     script: Callable[[bytes], Sequence[int]] = lambda prompt: [*b"hello", EOS]
     hits: dict[Source, int] = field(default_factory=dict)
     failing: Exception | None = None
+    pause_after: int | None = None
     gate: threading.Event = field(default_factory=threading.Event)
     asked: list[Asked] = field(default_factory=list)
 
@@ -76,6 +78,8 @@ class ScriptedGenerator:
                     asked.ended = "abandoned"
                     raise Abandoned
             asked.n_tokens += 1
+            if asked.n_tokens == self.pause_after:
+                self.gate.clear()
             if not steering.on_token(token, self.hits) or token in stop_tokens:
                 break
         asked.ended = "ended"
