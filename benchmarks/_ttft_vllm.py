@@ -181,6 +181,7 @@ def alone(plain: Engine, prompts: list[list[int]]) -> tuple[list[float], list[fl
             for times, answer in zip((cold, own), answers, strict=True):
                 times.append(answer.ttft_s * 1e3)
             right[tuple(prompt)] = {answer.tokens[0] for answer in answers}
+            print(f"alone: {answers[0].ttft_s:.3f} s, own prefix cache {answers[1].ttft_s:.3f} s", flush=True)
     return cold, own, right
 
 
