@@ -83,7 +83,7 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 
 test-vllm: $(STAMP) $(VLLM_STAMP)
 	@$(BIN)/python -c 'from tiered.cli.model import ensure_demo_model; ensure_demo_model()'
-	@$(VLLM_VENV)/bin/python -m pytest -m vllm tests/vllm $(ARGS)
+	@$(VLLM_VENV)/bin/python -m pytest -m vllm -W ignore::pytest.PytestUnraisableExceptionWarning tests/vllm $(ARGS)
 
 lint: $(STAMP)
 	@echo "lint: ruff check" && $(BIN)/ruff check .
