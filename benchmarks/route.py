@@ -23,10 +23,9 @@ from _harness import Report, timed_ms
 
 from coordinator.server.api import build_api
 from coordinator.server.credentials import Credentials
-from coordinator.server.http import HttpServer, listen
+from coordinator.server.http import HttpServer
 from coordinator.server.known_tokens import KnownTokens
 from coordinator.server.services import Services
-from coordinator.settings import HttpSettings
 from coordinator.view.keeper import ViewKeeper
 from coordinator.view.mirror import REDIS, Life, Mirror
 from coordinator.view.naming import NamedBlocks, name_blocks, policy_of
@@ -44,6 +43,7 @@ from tiered.config import RedisSettings
 from tiered.hashing.chain import chain_hashes
 from tiered.hashing.scope import ModelScope, encode_scope
 from tiered.layout import KvLayout
+from tiered.listening import listen
 from tiered.types import Epoch, NodeId, NodeInfo, NodeRates, NodeStats, NodeView, SourceRate, TenantId
 
 NODES = 100
@@ -166,7 +166,7 @@ def over_http(report: Report, mirror: Mirror, views: list[NodeView], bodies: lis
     ledger, drains, clears = RedisLedger(client, keys), Drains(client, keys), Clears(client, keys)
     api = build_api(Services(keeper, tenants, credentials, ledger, drains, clears, mirror=mirror))
     ready = threading.Event()
-    with listen(HttpSettings(port=0)) as listener:
+    with listen("127.0.0.1", 0, group="http") as listener:
         server = HttpServer(api, on_ready=ready.set)
         thread = threading.Thread(target=lambda: server.run([listener]))
         thread.start()

@@ -24,7 +24,7 @@ from coordinator.leader.seconds import Seconds
 from coordinator.leader.stock import StockTask
 from coordinator.server.api import build_api
 from coordinator.server.credentials import Credentials
-from coordinator.server.http import HttpServer, listen, url_of
+from coordinator.server.http import HttpServer
 from coordinator.server.known_tokens import FRESH_S, KnownTokens
 from coordinator.server.services import Services
 from coordinator.server.tls import tls_context
@@ -54,6 +54,7 @@ from tiered.cluster.replicas import Replicas
 from tiered.cluster.shares import Shares
 from tiered.cluster.tenants import Tenants
 from tiered.cluster.why import BooksWhy
+from tiered.listening import listen, url_of
 from tiered.log import get_logger
 
 log = get_logger(__name__)
@@ -168,7 +169,7 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
     Errors: ConfigError when the port is taken or Redis cannot be reached; nothing was started then.
     """
     tls = tls_context(settings.http)
-    with listen(settings.http) as listener:
+    with listen(settings.http.host, settings.http.port, group="http") as listener:
         client = connect(settings.redis, timeout_s=settings.redis.control_timeout_s)
         try:
             require_reachable(client, settings.redis)

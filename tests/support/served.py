@@ -14,11 +14,12 @@ import httpx
 from tests.support.tiny_llm import CONTEXT_TOKENS, EOS, LONGEST_TOKEN, byte_tokenizer
 from tests.support.worker_process import until
 from tiered.connectors.transformers.steering import Abandoned, Steering
+from tiered.listening import listen
 from tiered.serving.engine import CacheState, Model
 from tiered.serving.keys import Keys
 from tiered.serving.prompts import Tokenizer
 from tiered.serving.sampling import Sampling
-from tiered.serving.server import Server, listen
+from tiered.serving.server import Server
 from tiered.serving.settings import Settings
 from tiered.types import Source, TenantId
 
@@ -103,7 +104,7 @@ class Served:
     """A running server and a client of it."""
 
     def __init__(self, load: Callable[[], Model], settings: Settings, keys: Keys | None) -> None:
-        self._listener = listen(settings.server)
+        self._listener = listen(settings.server.host, settings.server.port, group="server")
         self.port: int = self._listener.getsockname()[1]
         self.http = httpx.Client(base_url=self.url, timeout=30.0)
         self.error: BaseException | None = None

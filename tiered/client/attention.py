@@ -25,10 +25,10 @@ from typing import Final, TypeVar
 import numpy as np
 import torch
 
+from tiered.client.link import introduce
 from tiered.errors import (
     CapacityError,
     ConfigError,
-    LayoutMismatch,
     OwnershipError,
     ProtocolError,
     ScopeMismatch,
@@ -46,8 +46,6 @@ from tiered.wire.messages import (
     FRAME_BYTES_MAX,
     Append,
     Appended,
-    Attach,
-    Attached,
     Attend,
     Attention,
     DropSequence,
@@ -96,11 +94,9 @@ class AttentionClient:
         connection: Connection[EngineReply] = Connection(sock, ENGINE_REPLIES, name=socket_path)
         client = cls(connection, scope, timeout_s=timeout_s)
         try:
-            connection.send(Attach(scope=scope, engine=engine, pid=os.getpid()), timeout_s=timeout_s)
-            reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
+            _, descriptor = introduce(connection, scope, engine=engine, timeout_s=timeout_s)
             if descriptor is not None:
                 os.close(descriptor)  # the pool's memory, which this client does not map
-            client._expect(reply, Attached)
         except BaseException:
             connection.close()
             raise
@@ -181,8 +177,6 @@ class AttentionClient:
 
     def _refusal(self, failure: Failure) -> TieredError | ValueError:
         match failure.kind:
-            case "layout":
-                return LayoutMismatch(engine=self.layout.describe(), worker=failure.message)
             case "capacity":
                 return CapacityError(failure.message)
             case "lease":

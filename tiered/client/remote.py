@@ -10,38 +10,31 @@ as it sees the connection end.
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from tiered import __version__
+from tiered.client.link import Link, open_link
 from tiered.client.port import Chain, Fill, Loaded, Match, Saved, Voucher
 from tiered.client.saving import run_save
 from tiered.core.allocate import Grant, Shortfall
-from tiered.errors import LayoutMismatch, ProtocolError, TieredError, TierUnavailable
+from tiered.errors import ProtocolError, TieredError, TierUnavailable
 from tiered.estimate.prefill import is_measurement
 from tiered.hashing.chain import Extras, join_hashes
 from tiered.hashing.scope import ModelScope, scope_id, tenant_label
 from tiered.layout import KvLayout
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
-from tiered.pool.share import open_cuda_handle
 from tiered.tracing import span
 from tiered.types import NO_HINTS, BlockId, Hints, LeaseId, TenantId
-from tiered.wire.connection import Connection, connect_unix
-from tiered.wire.framing import ENGINE_REPLIES
 from tiered.wire.messages import (
     Allocate,
     Allocated,
-    Attach,
-    Attached,
     CloseSession,
     Commit,
     Committed,
-    EngineReply,
     EngineRequest,
     Failure,
     Load,
@@ -100,7 +93,7 @@ class RemoteClient:
         self._engine = engine
         self._options = options
         self._lock = threading.Lock()
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._attachments = itertools.count(1)
         self._closed = threading.Event()
         self._roots: dict[TenantId, tuple[bytes, float]] = {}
@@ -342,8 +335,7 @@ class RemoteClient:
 
     def _detach(self) -> None:
         if self._link is not None:
-            self._link.connection.close()
-            self._link.pool.close()
+            self._link.close()
             self._link = None
 
     def _attach_in_a_thread(self, *, first_s: float) -> None:
@@ -368,55 +360,15 @@ class RemoteClient:
             _log.info("attached", socket=self._path, node=link.node)
             return
 
-    def _attach(self, timeout_s: float) -> _Link:
-        sock = connect_unix(self._path, timeout_s=self._options.call_timeout_s)
-        connection: Connection[EngineReply] = Connection(sock, ENGINE_REPLIES, name=self._path)
-        try:
-            attach = Attach(scope=self.scope, engine=self._engine, pid=os.getpid(), version=__version__)
-            connection.send(attach, timeout_s=timeout_s)
-            reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
-            if not isinstance(reply, Attached):
-                raise self._refusal(reply)
-            pool = _open_pool(reply, descriptor)
-            return _Link(connection, next(self._attachments), reply.connection, reply.node, pool)
-        except BaseException:
-            connection.close()
-            raise
-
-    def _refusal(self, reply: EngineReply) -> TieredError:
-        if isinstance(reply, Failure) and reply.kind == "layout":
-            return LayoutMismatch(engine=self.layout.describe(), worker=reply.message)
-        said = reply.message if isinstance(reply, Failure) else type(reply).__name__
-        return TierUnavailable(f"{self._path}: {said}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """One attachment: what begins and ends together.
-
-    attachment: counted here, because every worker counts its connections and leases from 1: by its numbers a match
-    of the worker before could be taken for one of this worker's. connection_id: as the worker counts.
-    """
-
-    connection: Connection[EngineReply]
-    attachment: int
-    connection_id: int
-    node: str
-    pool: BlockPool
-
-
-def _open_pool(attached: Attached, descriptor: int | None) -> BlockPool:
-    """Map the worker's memory. Errors: TieredError; the descriptor is closed then."""
-    if descriptor is None:
-        try:
-            return open_cuda_handle(attached.handle, attached.layout, attached.n_blocks, name=attached.pool)
-        except RuntimeError as error:  # what torch raises for a device or a handle it cannot open
-            raise TierUnavailable(f"{attached.device}: cannot open the worker's memory: {error}") from error
-    try:
-        return BlockPool.attach(attached.layout, attached.n_blocks, descriptor=descriptor, name=attached.pool)
-    except BaseException:
-        os.close(descriptor)
-        raise
+    def _attach(self, timeout_s: float) -> Link:
+        return open_link(
+            self._path,
+            self.scope,
+            engine=self._engine,
+            attachment=next(self._attachments),
+            connect_timeout_s=self._options.call_timeout_s,
+            timeout_s=timeout_s,
+        )
 
 
 class _Session:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from tiered import tracing
 from tiered.addresses import is_loopback
-from tiered.errors import ConfigError
+from tiered.listening import listen, url_of
 from tiered.log import get_logger
 from tiered.serving.api import build_api
 from tiered.serving.callers import Callers
@@ -25,7 +25,7 @@ from tiered.serving.engine import Engine, Model
 from tiered.serving.keys import Keys
 from tiered.serving.metrics import Metrics
 from tiered.serving.services import Serving
-from tiered.serving.settings import ServerSettings, Settings
+from tiered.serving.settings import Settings
 
 _LAST_WORDS_S: Final = 3
 """For replies that are under way when all answers have ended or were cut."""
@@ -38,34 +38,6 @@ _LOOK_S: Final = 0.05
 _log = get_logger("tiered.serving")
 
 
-def listen(settings: ServerSettings) -> socket.socket:
-    """Take the port before anything else is started. Errors: ConfigError naming server.port or server.host."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(
-            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except (socket.gaierror, UnicodeError):
-        raise ConfigError(
-            f"server.host: {settings.host!r} is not a name or address of this machine; use 127.0.0.1, or 0.0.0.0 for "
-            "every interface",
-            field="server.host",
-        ) from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(socket.SOMAXCONN)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"server.port: cannot listen on {settings.host}:{settings.port} ({error.strerror}); choose a free port "
-            "with --port, 0 for any",
-            field="server.port",
-        ) from None
-    listener.setblocking(False)
-    return listener
-
-
 def run(settings: Settings, *, name: str, load: Callable[[], Model], on_ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; on_ready gets our URL once the model is loaded.
 
@@ -75,7 +47,7 @@ def run(settings: Settings, *, name: str, load: Callable[[], Model], on_ready: C
     if settings.auth.keys_file is not None:
         keys = Keys(settings.auth.keys_file, clock=time.monotonic)
     exporter = tracing.start(settings.tracing, service="tiered-serve", instance=name)
-    with listen(settings.server) as listener:
+    with listen(settings.server.host, settings.server.port, group="server") as listener:
         server = Server(settings, name=name, load=load, keys=keys)
         asyncio.run(server.serve(listener, on_ready=on_ready))
     exporter.stop()
@@ -109,7 +81,7 @@ class Server:
 
         def on_loaded(error: Exception | None) -> None:
             with contextlib.suppress(RuntimeError):  # stopped meanwhile: the loop has ended
-                loop.call_soon_threadsafe(self._loaded, error, lambda: on_ready(_url_of(listener)))
+                loop.call_soon_threadsafe(self._loaded, error, lambda: on_ready(url_of(listener)))
 
         with self._signals(loop) if with_signals else contextlib.nullcontext():
             running = asyncio.create_task(self.http.serve([listener]))
@@ -184,9 +156,3 @@ class _Http(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from coordinator.dashboard.mount import PAGES, mount_dashboard
+from coordinator.server.evictions import WORTH_KNOWING
 from coordinator.server.session import COOKIE
 from tests.unit.coordinator.conftest import Parts
 
@@ -161,3 +162,10 @@ def test_a_tenants_session_sees_itself_until_its_token_is_revoked(guarded: TestC
     assert guarded.patch("/v1/tenants/acme", json={"weight": 9}, headers=OURS).status_code == 403
     assert guarded.delete(f"/v1/tenants/acme/tokens/{made['id']}", headers=admin).status_code == 204
     assert guarded.get("/v1/tenants", headers=OURS).status_code == 401
+
+
+def test_the_page_of_evictions_offers_the_kinds_that_the_api_has_by_default() -> None:
+    page = (resources.files("coordinator.dashboard") / "static/pages/evictions.js").read_text()
+    listed = re.search(r"^const KINDS = \[(.*?)\];", page, re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    assert tuple(re.findall(r'"(\w+)"', listed[1])) == WORTH_KNOWING

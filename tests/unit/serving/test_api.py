@@ -20,8 +20,8 @@ from tests.support.served import NAME, ScriptedGenerator, Served, scripted, scri
 from tests.support.tiny_llm import CONTEXT_TOKENS, EOS
 from tests.support.worker_process import until
 from tiered.errors import ConfigError
+from tiered.listening import listen
 from tiered.serving.keys import Keys
-from tiered.serving.server import listen
 from tiered.types import Source
 
 
@@ -565,10 +565,10 @@ def test_a_started_server_refuses_what_settings_forbid() -> None:
 
 
 def test_a_port_that_is_taken_and_a_host_that_is_not_ours_stop_the_start(server: Served) -> None:
-    with pytest.raises(ConfigError, match=rf"server\.port: cannot listen on 127\.0\.0\.1:{server.port}"):
-        listen(settings_of(server={"port": server.port}).server)
+    with pytest.raises(ConfigError, match=rf"server\.port: {server.port} on 127\.0\.0\.1 is in use"):
+        listen("127.0.0.1", server.port, group="server")
     with pytest.raises(ConfigError, match=r"server\.host: 'no\.such\.host\.invalid' is not a name or address"):
-        listen(settings_of(server={"host": "no.such.host.invalid"}, auth={"allow_anonymous": True}).server)
+        listen("no.such.host.invalid", 0, group="server")
 
 
 def test_two_servers_in_one_process_count_by_themselves() -> None:
