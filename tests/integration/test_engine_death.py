@@ -33,8 +33,12 @@ def test_pins_and_unfinished_blocks_of_a_killed_engine_come_back(cluster: SmallC
         assert engine.exitcode == -signal.SIGKILL
         until(lambda: cluster.blocks("w1")["filling"] == 0, "unfinished blocks are given back")
         assert cluster.blocks("w1") == {"free": 8, "filling": 0, "ready": 8, "leaving": 0}
-        until(lambda: cluster.node("w1").stats.engines == 1, "the cluster hears of it")
-        assert cluster.node("w1").stats.free_blocks == 8
+
+        def is_heard_of() -> bool:
+            stats = cluster.node("w1").stats
+            return (stats.engines, stats.free_blocks) == (1, 8)
+
+        until(is_heard_of, "the cluster hears of it")
 
         assert take(client, prompt(2, 8)) == Counter()
         assert take(client, prompt(1, 6)) == Counter({Source.HOT: 6})  # what it had finished stays

@@ -154,8 +154,9 @@ def test_of_two_workers_of_one_name_the_later_has_it_and_the_earlier_takes_it_ba
 
 @pytest.mark.parametrize("days", [-400, 400])
 def test_clocks_of_machines_may_differ_by_days(cluster: SmallCluster, days: int) -> None:
-    cluster.start("w1", hot=POOL, settings=[*QUICK, *HOT])
-    cluster.spawn("w2", *QUICK, *HOT, hot=POOL, skew_s=days * 86_400.0).wait_ready()
+    often = "cluster.heartbeat_s=0.1"
+    cluster.start("w1", hot=POOL, settings=[often, *HOT])
+    cluster.spawn("w2", often, *HOT, hot=POOL, skew_s=days * 86_400.0).wait_ready()
     cluster.wait_acquainted()
     epochs = {name: cluster.node(name).epoch for name in ("w1", "w2")}
     with cluster.attach("w1") as one, cluster.attach("w2") as two:

@@ -93,11 +93,14 @@ def test_nothing_moves_while_nobody_asks(cluster: SmallCluster) -> None:
             return cluster.blocks("w1")["leaving"] > 0 or puts < demoted
 
         until(lambda: not copies_under_way(), "all copies are made")
-        cluster.wait_announced("w1", cluster.blocks("w1")["ready"])
         port = cluster.node("w1").info.metrics_port
-        before = growing(text_of(port), WORKER)
-        wait_renewed(cluster, "w1", times=3)
-        assert growing(text_of(port), WORKER) == before
+
+        def stands_still() -> bool:
+            before = growing(text_of(port), WORKER)
+            wait_renewed(cluster, "w1", times=3)
+            return growing(text_of(port), WORKER) == before
+
+        until(stands_still, "nothing moves", within_s=30)
 
 
 def wait_renewed(cluster: SmallCluster, name: str, *, times: int) -> None:

@@ -29,7 +29,7 @@ def block_hash(name: object) -> BlockHash:
     return BlockHash(hashlib.sha256(str(name).encode()).digest())
 
 
-def eventually(condition: Callable[[], bool], *, within_s: float = 10.0) -> None:
+def eventually(condition: Callable[[], bool], *, within_s: float = 30.0) -> None:
     """Poll until the condition holds; AssertionError once the time is up."""
     deadline = time.monotonic() + within_s
     while not condition():

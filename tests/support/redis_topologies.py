@@ -7,6 +7,7 @@ the binary that ``TIERED_TEST_REDIS_SERVER`` names.
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -107,15 +108,19 @@ def server_binary_with_tls() -> Path:
 
 
 def free_ports(n: int) -> list[int]:
-    """Below 55,536, since a cluster's servers speak to each other on the port 10,000 above."""
+    """Where nobody connects from, so that they stay free until a server listens there. A cluster's servers speak to
+    each other on the port 10,000 above, which is as free.
+    """
     ports: list[int] = []
     with ExitStack() as held:
         while len(ports) < n:
-            probe = held.enter_context(socket.socket())
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-            if port + 10_000 <= 65_535:
-                ports.append(port)
+            port = random.randrange(10_000, 22_000)
+            try:
+                for each in (port, port + 10_000):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            except OSError:
+                continue
+            ports.append(port)
     return ports
 
 

@@ -13,6 +13,8 @@ from tests.support.worker_process import until
 
 BLOCK = 32
 ANSWER = 12
+PATIENCE_S = 10.0
+"""For lookups: the machine may be busy, and what is tested here is not when they are given up."""
 
 
 @dataclass
@@ -89,7 +91,17 @@ class Engine:
             gate.unlink()
 
     def wait_held(self, direction: str) -> None:
-        until((self.witness / f"held-{direction}").exists, f"a copy {direction} is held up", within_s=30)
+        held = self.witness / f"held-{direction}"
+        try:
+            until(held.exists, f"a copy {direction} is held up", within_s=30)
+        except AssertionError as error:
+            error.add_note(f"the connector's counters: {self.counters()}")
+            raise
+
+    def counters(self) -> dict[str, float]:
+        """What the connector counted, by the names under which vLLM exports it."""
+        found = {one.name: getattr(one, "value", 0) for one in self.engine.get_metrics()}
+        return {name: value for name, value in found.items() if name.startswith("vllm:tiered_") and value}
 
 
 @contextmanager
@@ -124,7 +136,12 @@ def engine(
             "kv_connector_module_path": "tests.vllm.recording",
             "kv_role": "kv_both",
             "kv_load_failure_policy": "recompute",
-            "kv_connector_extra_config": {"socket": socket, **(settings or {})},
+            "kv_connector_extra_config": {
+                "socket": socket,
+                "lookup_timeout_s": PATIENCE_S,
+                "attach_timeout_s": 60.0,
+                **(settings or {}),
+            },
         }
     args = EngineArgs(
         model=str(model),

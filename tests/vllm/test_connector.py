@@ -19,6 +19,7 @@ from tests.support.worker_process import until
 from tests.vllm.engine import BLOCK, Engine, engine
 from tiered.cli.model import demo_model_dir, has_demo_model
 from tiered.cluster.embedded import EmbeddedServer
+from tiered.connectors.vllm.settings import ConnectorSettings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what vLLM and torch say of themselves
@@ -97,6 +98,11 @@ class Site:
     server: EmbeddedServer
     cluster: SmallCluster
 
+    def wait_attached(self, name: str) -> None:
+        """All clients of an engine: one for each of its lookups' threads, and its rank's."""
+        expected = ConnectorSettings.model_fields["lookup_threads"].default + 1
+        until(lambda: self.cluster.metrics(name)[("tiered_worker_engines",)] == expected, "attached", within_s=60)
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
@@ -118,6 +124,7 @@ def stored(
 ) -> list[str]:
     """Every prompt computed by the first engine and kept by worker a; what its blocks held, as digests."""
     with engine(demo_model_dir(), tmp_path_factory.mktemp("first"), socket=site.cluster.socket_path("a")) as first:
+        site.wait_attached("a")
         for name, prompt in prompts.items():
             first.forget()
             answer = first.answer(prompt)
@@ -133,6 +140,7 @@ def second(site: Site, stored: list[str], tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("second")
     socket = site.cluster.socket_path("b")
     with engine(demo_model_dir(), folder, socket=socket, n_blocks=LITTLE) as started:
+        site.wait_attached("b")
         yield started
 
 
@@ -246,6 +254,8 @@ def test_a_stopped_nodes_blocks_come_from_redis(
 def test_a_worker_killed_in_the_middle_of_a_load_costs_the_load(
     second: Engine, site: Site, prompts: dict[str, list[int]], right: dict[str, list[list[int]]]
 ) -> None:
+    # Hot, because a fetch may not be worth it.
+    until(lambda: _cached_again(second, prompts["for a kill"]), "it is hot", within_s=60)
     second.forget()
     with second.held("in"):
         request = second.ask(prompts["for a kill"])

@@ -112,7 +112,10 @@ class Announcing:
 
     @property
     def pending_blocks(self) -> int:
-        return sum(len(part.pending) for part in self._parts)
+        """Of which the directory has yet to hear, those under way among them."""
+        said = self._under_way.announcements if isinstance(self._under_way, Say) else ()
+        under_way = sum(len(one.stored) + len(one.removed) for one in said)
+        return under_way + sum(len(part.pending) for part in self._parts)
 
     @property
     def differing(self) -> int:
