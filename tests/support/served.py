@@ -21,7 +21,7 @@ from tiered.serving.prompts import Tokenizer
 from tiered.serving.sampling import Sampling
 from tiered.serving.server import Server
 from tiered.serving.settings import Settings
-from tiered.types import Source, TenantId
+from tiered.types import NO_HINTS, Hints, Source, TenantId
 
 NAME = "tiny"
 START_S = 30.0
@@ -35,6 +35,7 @@ class Asked:
     prompt: Sequence[int]
     tenant: TenantId
     max_new_tokens: int
+    hints: Hints = NO_HINTS
     n_tokens: int = 0
     ended: str = ""
 
@@ -67,8 +68,9 @@ class ScriptedGenerator:
         stop_tokens: frozenset[int],
         steering: Steering,
         keep_answer: bool,
+        hints: Hints,
     ) -> object:
-        asked = Asked(list(prompt), tenant, max_new_tokens)
+        asked = Asked(list(prompt), tenant, max_new_tokens, hints)
         self.asked.append(asked)
         if self.failing is not None:
             error, self.failing = self.failing, None

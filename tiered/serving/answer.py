@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tiered.serving.sampling import Sampling
 from tiered.serving.text import Characters, Decode, StopStrings
-from tiered.types import Source, TenantId
+from tiered.types import NO_HINTS, Hints, Source, TenantId
 
 
 class FinishReason(enum.StrEnum):
@@ -74,6 +74,7 @@ class Job:
     emit: Callable[[Event], None]
     asked_at: float
     request_id: str = ""
+    hints: Hints = NO_HINTS
     cancelled: bool = False
 
 

@@ -47,6 +47,7 @@ async def answer(serving: Serving, request: Request, kind: type[ChatBody] | type
             emit=asking.emit(index),
             asked_at=asked_at,
             request_id=form.request_id,
+            hints=body.hints,
         )
         for index, (prompt, max_new_tokens) in enumerate(prompts)
     ]

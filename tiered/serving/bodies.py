@@ -10,7 +10,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
+from tiered.client.hints import hints_of
 from tiered.serving.errors import ApiError, bad, invalid
+from tiered.types import NO_HINTS, Hints
 
 STOPS_MAX: Final = 4
 _STOP_CHARS_MAX: Final = 256
@@ -109,6 +111,20 @@ class Sampled(_Body):
     top_logprobs: Any = None
     logit_bias: Any = None
     response_format: dict[str, Any] | None = None
+    prompt_cache_key: Any = None
+    metadata: Any = None
+
+    @property
+    def hints(self) -> Hints:
+        """What is known of the request beyond its text; what cannot be a hint is none, and changes no answer."""
+        said = self.metadata if isinstance(self.metadata, dict) else {}
+        given = {name: said.get(name) for name in ("session", "continues", "ttl_s")}  # a label is no string alone
+        if given.get("session") is None:
+            given["session"] = self.prompt_cache_key
+        try:
+            return hints_of(given)
+        except ValueError:
+            return NO_HINTS
 
     @property
     def asked_tokens(self) -> tuple[int | None, str]:

@@ -21,7 +21,7 @@ from tiered.serving.prompts import Tokenizer
 from tiered.serving.queue import FairQueue
 from tiered.serving.sampling import Sampler, Sampling
 from tiered.tracing import span
-from tiered.types import Source, TenantId
+from tiered.types import Hints, Source, TenantId
 
 _RETRY_S_MAX: Final = 60
 
@@ -40,6 +40,7 @@ class Generates(Protocol):
         stop_tokens: frozenset[int],
         steering: Steering,
         keep_answer: bool,
+        hints: Hints,
     ) -> object: ...
 
 
@@ -205,6 +206,7 @@ class Engine:
                     stop_tokens=model.stop_tokens,
                     steering=steering,
                     keep_answer=self._keep_answers,
+                    hints=job.hints,
                 )
         except Abandoned:  # said below
             pass

@@ -22,7 +22,7 @@ from tests.support.worker_process import until
 from tiered.errors import ConfigError
 from tiered.listening import listen
 from tiered.serving.keys import Keys
-from tiered.types import Source
+from tiered.types import NO_HINTS, Continues, Hints, Source
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +102,28 @@ def test_a_stream_says_who_speaks_then_the_text_then_why_it_ended(server: Served
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert deltas[1:] == [{"content": letter} for letter in "hello"] + [{}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * 6 + ["stop"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "hints"),
+    [
+        ({}, NO_HINTS),
+        ({"prompt_cache_key": "chat-7"}, Hints(session="chat-7")),
+        (
+            {"prompt_cache_key": "x", "metadata": {"session": "chat-7", "continues": "no", "ttl_s": "60"}},
+            Hints(session="chat-7", continues=Continues.NO, ttl_s=60.0),
+        ),
+        ({"metadata": {"labels": "a", "order": "17"}}, NO_HINTS),
+        ({"metadata": {"ttl_s": "soon"}, "prompt_cache_key": "chat-7"}, NO_HINTS),
+        ({"metadata": [1], "prompt_cache_key": 7}, NO_HINTS),
+        ({"metadata": {"session": "x" * 257}}, NO_HINTS),
+    ],
+)
+def test_what_a_request_says_of_its_conversation_are_hints_and_never_an_error(
+    server: Served, model: ScriptedGenerator, fields: dict[str, Any], hints: Hints
+) -> None:
+    assert text_of(server.chat("hi", **fields)) == "hello"
+    assert [asked.hints for asked in model.asked] == [hints]
 
 
 def test_usage_comes_in_a_last_chunk_of_its_own_for_who_asks(server: Served, model: ScriptedGenerator) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tiered.client.hints import hints_of
 from tiered.connectors.vllm.adapters import Adapters
 from tiered.hashing.chain import Extras, MultimodalItem
 from tiered.log import get_logger
 from tiered.tenancy.policy import check_tenant_name
-from tiered.types import TenantId
+from tiered.types import NO_HINTS, Hints, TenantId
 
 TENANT_PARAM: Final = "tenant"
 
@@ -30,6 +31,7 @@ class EngineRequest(Protocol):
     num_computed_tokens: int
     num_in_flight_tokens: int
     cache_salt: str | None
+    session_id: str | None
     kv_transfer_params: dict[str, Any] | None
     lora_request: Any
     mm_features: Sequence[Any]
@@ -45,6 +47,7 @@ class Ask:
     tenant: TenantId
     extras: Extras | None
     may_load: bool = True
+    hints: Hints = NO_HINTS
 
 
 class Asking:
@@ -66,7 +69,8 @@ class Asking:
         except ValueError as error:  # a tenant nobody may be called, an adapter that cannot be read
             self._warn(str(error))
             return None
-        return Ask(tenant, extras, may_load=not request.skip_reading_prefix_cache)
+        hints = self._hints_of(request)
+        return Ask(tenant, extras, may_load=not request.skip_reading_prefix_cache, hints=hints)
 
     def _tenant_of(self, request: EngineRequest) -> TenantId:
         named = (request.kv_transfer_params or {}).get(TENANT_PARAM)
@@ -91,7 +95,18 @@ class Asking:
         salt = request.cache_salt or ""
         return Extras(adapter=adapter, salt=salt, items=items) if adapter or salt or items else None
 
-    def _warn(self, problem: str) -> None:
+    def _hints_of(self, request: EngineRequest) -> Hints:
+        """What cannot be a hint is none: it changes nobody's answer."""
+        given = dict(request.kv_transfer_params or {})
+        if given.get("session") is None:
+            given["session"] = request.session_id
+        try:
+            return hints_of(given)
+        except ValueError as error:
+            self._warn(str(error), what="request served without its hints")
+            return NO_HINTS
+
+    def _warn(self, problem: str, *, what: str = "request served without the cache") -> None:
         if len(self._warned) < 100 and problem not in self._warned:  # bounded: tenants' names come from outside
             self._warned.add(problem)
-            _log.warning("request served without the cache", reason=problem)
+            _log.warning(what, reason=problem)

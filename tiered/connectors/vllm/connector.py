@@ -13,12 +13,16 @@ from typing import Any, Final
 
 import torch
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorHandshakeMetadata, KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from tiered.connectors.vllm.engine import engine_of
 from tiered.connectors.vllm.metrics import TieredMetrics, TieredStats
-from tiered.connectors.vllm.orders import StepOrders
+from tiered.connectors.vllm.orders import Shard, StepOrders, StoreReport
 from tiered.connectors.vllm.scheduler import SchedulerSide
 from tiered.connectors.vllm.settings import read_settings
 from tiered.connectors.vllm.worker import Rank, Seen, WorkerSide
@@ -44,6 +48,18 @@ class TieredHandshake(KVConnectorHandshakeMetadata):
     """From each worker to the scheduler, once."""
 
     seen: Seen
+
+
+@dataclass
+class TieredReports(KVConnectorWorkerMetadata):
+    """Of one step, from the workers to the scheduler."""
+
+    reports: dict[Shard, list[StoreReport]]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> TieredReports:
+        assert isinstance(other, TieredReports)
+        shards = [*self.reports, *(shard for shard in other.reports if shard not in self.reports)]
+        return TieredReports({shard: self.reports.get(shard, []) + other.reports.get(shard, []) for shard in shards})
 
 
 class TieredConnector(KVConnectorBase_V1, SupportsHMA):
@@ -97,6 +113,10 @@ class TieredConnector(KVConnectorBase_V1, SupportsHMA):
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self._at_worker.take_bad_blocks()
 
+    def build_connector_worker_meta(self) -> TieredReports | None:
+        reports = self._at_worker.take_reports()
+        return TieredReports(reports) if reports else None
+
     # The scheduler's side.
 
     def set_xfer_handshake_metadata_pp_aware(
@@ -129,6 +149,9 @@ class TieredConnector(KVConnectorBase_V1, SupportsHMA):
             connector_output.finished_recving or (), connector_output.invalid_block_ids or frozenset()
         )
         self._at_scheduler.sent(connector_output.finished_sending or ())
+        told = connector_output.kv_connector_worker_meta
+        if isinstance(told, TieredReports):
+            self._at_scheduler.reported(told.reports)
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
@@ -146,7 +169,7 @@ class TieredConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def take_events(self) -> Iterable[Any]:
-        return ()
+        return self._at_scheduler.take_events()
 
     # Both sides.
 

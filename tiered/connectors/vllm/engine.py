@@ -40,10 +40,12 @@ _GUESSING_WITHOUT_KV: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 class Engine:
     """One engine, seen by one of its processes.
 
-    block_tokens, n_blocks: of its KV blocks. specs: by layer. model, weights_version: as in ModelScope.
+    block_tokens, n_blocks: of its KV blocks. hash_tokens: of each of its block hashes. specs: by layer. model,
+    weights_version: as in ModelScope. tells_events: whether it publishes KV events.
     """
 
     block_tokens: int
+    hash_tokens: int
     n_blocks: int
     specs: dict[str, FullAttentionSpec]
     attention: Literal["gqa", "mla"]
@@ -53,6 +55,7 @@ class Engine:
     tp_size: int
     kv_tp_replicas: int
     pp_size: int
+    tells_events: bool
 
     def shard(self, *, tp_rank: int, pp_rank: int) -> Shard:
         return Shard(pp_rank, tp_rank // self.kv_tp_replicas)
@@ -90,9 +93,10 @@ def engine_of(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSetting
     _refuse(vllm_config)
     specs = _specs(vllm_config.model_config.model, kv_cache_config)
     first = next(iter(specs.values()))
-    replicas = kv_cache_config.kv_tp_replicas
+    replicas, publishing = kv_cache_config.kv_tp_replicas, vllm_config.kv_events_config
     return Engine(
         block_tokens=first.block_size,
+        hash_tokens=kv_cache_config.hash_block_size or first.block_size,
         n_blocks=kv_cache_config.num_blocks,
         specs=specs,
         attention="mla" if isinstance(first, MLAAttentionSpec) else "gqa",
@@ -102,6 +106,7 @@ def engine_of(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSetting
         tp_size=parallel.tensor_parallel_size,
         kv_tp_replicas=replicas,
         pp_size=parallel.pipeline_parallel_size,
+        tells_events=publishing is not None and publishing.enable_kv_cache_events,
     )
 
 

@@ -20,7 +20,7 @@ from tiered.connectors.vllm.orders import PinnedBlocks, Shard
 from tiered.connectors.vllm.tally import Tally
 from tiered.hashing.chain import Extras
 from tiered.log import get_logger
-from tiered.types import Source, TenantId
+from tiered.types import NO_HINTS, Hints, Source, TenantId
 
 QUEUE_MAX: Final = 1_024
 """Lookups that wait for a thread; one more is answered "nothing" at once."""
@@ -38,7 +38,7 @@ class Client(Protocol):
 
     def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain: ...
 
-    def match_chain(self, chain: Chain, *, is_counted: bool = True) -> Match: ...
+    def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match: ...
 
     def load(self, match: Match, *, deadline_s: float) -> Loaded: ...
 
@@ -65,7 +65,9 @@ class Promise:
 
 @dataclass(slots=True, eq=False)
 class Lookup:
-    """One question, and its answer once ``answered`` is set. is_fetching: known to be cached, being brought up."""
+    """One question, and its answer once ``answered`` is set. is_fetching: known to be cached, being brought up.
+    is_given_up: it took longer than its request would wait.
+    """
 
     ask: Ask
     tokens: Sequence[int]
@@ -73,6 +75,7 @@ class Lookup:
     asked_at: float
     answered: threading.Event = field(default_factory=threading.Event)
     is_fetching: bool = False
+    is_given_up: bool = False
     promise: Promise = field(default_factory=Promise)
     _settled: tuple[int, int] | None = None
     _pins: tuple[_Lane, Mapping[Shard, Match]] | None = None
@@ -182,7 +185,8 @@ class Lookups:
         for shard, client in lane.clients.items():
             chain = replace(client.chain(computed, tenant=ask.tenant, extras=ask.extras), n_tokens=n_tokens)
             is_first = not matches
-            matches[shard] = client.match_chain(chain, is_counted=lookup.is_counted and is_first)
+            is_counted = lookup.is_counted and is_first
+            matches[shard] = client.match_chain(chain, hints=ask.hints, is_counted=is_counted)
             if not matches[shard].n_blocks:
                 return Promise()
         lookup.is_fetching = any(match.n_peer or match.n_redis for match in matches.values())
@@ -221,5 +225,5 @@ class _Lane:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it waits for an answer that nobody wants any more; a slow fetch is no sign of a silent worker."""
-        return self.current is not None and self.current._settled is not None and not self.current.is_fetching
+        """Whether it waits for an answer that came too late already; a slow fetch is no sign of a silent worker."""
+        return self.current is not None and self.current.is_given_up and not self.current.is_fetching

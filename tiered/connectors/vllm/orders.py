@@ -1,4 +1,4 @@
-"""What the connector's scheduler side tells its worker side, once a step: records that are pickled between processes.
+"""What the connector's two sides tell each other, once a step: records that are pickled between processes.
 
 Refuses to know how either side comes to its orders, and both engines: neither torch nor vLLM is imported here.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tiered.client.port import Voucher
 from tiered.hashing.chain import Extras
-from tiered.types import BlockId, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, TenantId
 
 
 class Shard(NamedTuple):
@@ -47,16 +47,32 @@ class LoadOrder:
 class StoreOrder:
     """Store a request's first blocks, all of which are computed.
 
-    tokens: the sequence from ``first_token`` on, little-endian u32; what comes before was sent in earlier orders of
-    the request. blocks: the engine's, from the first on.
+    number: names the order. tokens: the sequence from ``first_token`` on, little-endian u32; what comes before was
+    sent in earlier orders of the request. blocks: the engine's, from the first on.
     """
 
+    number: int
     request_id: str
     tenant: TenantId
     extras: Extras | None
     first_token: int
     tokens: bytes
     blocks: tuple[int, ...]
+    hints: Hints = NO_HINTS
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What a rank has made of the store order ``number``; of each order it says so once.
+
+    new: runs [first, end) of the request's blocks that it put into the pool. n_here: how many of the request's first
+    blocks the pool held then. device: the pool's; '' where nothing was put.
+    """
+
+    number: int
+    new: tuple[tuple[int, int], ...] = ()
+    n_here: int = 0
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
+import msgspec
+
 from tiered.connectors.vllm.asks import Ask, EngineRequest
 from tiered.connectors.vllm.lookups import Lookup
 from tiered.connectors.vllm.orders import LoadOrder, StepOrders, StoreOrder, pack_tokens
@@ -84,10 +86,21 @@ class _Entry:
 
 
 class Requests:
-    def __init__(self, lookups: LookupService, options: RequestOptions, tally: Tally) -> None:
+    """on_store: told of every store order when it is made, with its request."""
+
+    def __init__(
+        self,
+        lookups: LookupService,
+        options: RequestOptions,
+        tally: Tally,
+        *,
+        on_store: Callable[[StoreOrder, EngineRequest], None] = lambda order, request: None,
+    ) -> None:
         self._lookups = lookups
         self._options = options
         self._tally = tally
+        self._on_store = on_store
+        self._n_orders = 0
         self._entries: dict[str, _Entry] = {}
         self._held: set[str] = set()
         self._loads: list[LoadOrder] = []
@@ -296,6 +309,7 @@ class Requests:
         if now - lookup.asked_at < patience_s:
             return None
         self._tally.gave_up()
+        lookup.is_given_up = True
         self._drop_lookup(entry)
         return 0
 
@@ -335,16 +349,23 @@ class Requests:
             _log.warning("request not stored", request=request.request_id, reason=str(error))
             entry.may_store = False
             return
-        self._stores.append(
-            StoreOrder(
-                request_id=request.request_id,
-                tenant=entry.ask.tenant,
-                extras=entry.ask.extras,
-                first_token=first,
-                tokens=tokens,
-                blocks=tuple(blocks[:n_blocks]),
-            )
+        hints = entry.ask.hints
+        if entry.is_finished:
+            n_answer = max(0, len(request.all_token_ids) - request.num_prompt_tokens)
+            hints = msgspec.structs.replace(hints, output_tokens=n_answer)
+        self._n_orders += 1
+        order = StoreOrder(
+            number=self._n_orders,
+            request_id=request.request_id,
+            tenant=entry.ask.tenant,
+            extras=entry.ask.extras,
+            first_token=first,
+            tokens=tokens,
+            blocks=tuple(blocks[:n_blocks]),
+            hints=hints,
         )
+        self._stores.append(order)
+        self._on_store(order, request)
         entry.stored = entry.sent = n_blocks
         entry.has_orders = True
 

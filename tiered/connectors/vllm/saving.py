@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tiered.client.port import Chain, Fill, Saved
-from tiered.connectors.vllm.orders import StoreOrder, unpack_tokens
+from tiered.connectors.vllm.orders import StoreOrder, StoreReport, unpack_tokens
 from tiered.connectors.vllm.tally import Tally
 from tiered.hashing.chain import Extras
 from tiered.log import get_logger
-from tiered.types import BlockId, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, TenantId
 
 if TYPE_CHECKING:
     from tiered.connectors.vllm.pages import Pages
@@ -41,7 +41,7 @@ class Saving(Protocol):
 
     def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain: ...
 
-    def save_chain(self, chain: Chain, *, fill: Fill) -> Saved: ...
+    def save_chain(self, chain: Chain, *, fill: Fill, hints: Hints = NO_HINTS) -> Saved: ...
 
     def note_prefill(self, *, n_tokens: int, took_s: float) -> None: ...
 
@@ -54,15 +54,31 @@ class Cancelled(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Job:
+    """filled: runs [first, end) of the request's blocks that were copied, each committed before the next is begun."""
+
     order: StoreOrder
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_live: bool = True
+    filled: list[tuple[int, int]] = field(default_factory=list)
+    device: str = ""
+
+    def report(self, saved: Saved | None) -> StoreReport:
+        """saved: None when the save was broken off in its last run, or never begun."""
+        number = self.order.number
+        if saved is None:
+            whole, n_here = self.filled[:-1], self.filled[-1][0] if self.filled else 0
+        elif saved.n_stored:
+            whole, n_here = self.filled, self.filled[-1][1]
+        else:
+            whole, n_here = [], saved.first_index
+        return StoreReport(number, tuple(whole), min(n_here, len(self.order.blocks)), self.device if whole else "")
 
 
 class Saver:
-    """``client``: may be exchanged for another scope's while it runs."""
+    """``client``: may be exchanged for another scope's while it runs. reports: whether what became of each order is
+    kept for ``take_reports``, which then is to be called."""
 
-    def __init__(self, client: Saving, pages: Pages, *, hold_s: float, tally: Tally) -> None:
+    def __init__(self, client: Saving, pages: Pages, *, hold_s: float, tally: Tally, reports: bool = False) -> None:
         self._client = client
         self._pages = pages
         self._hold_s = hold_s
@@ -76,6 +92,7 @@ class Saver:
         self._closing: dict[str, float] = {}
         """By request that has ended, until when its blocks are kept."""
         self._prefills: deque[tuple[int, float]] = deque(maxlen=16)
+        self._reports: list[StoreReport] | None = [] if reports else None
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="tiered-save", daemon=True)
         self._thread.start()
@@ -85,6 +102,7 @@ class Saver:
             for order in orders:
                 if len(self._jobs) >= JOBS_MAX or self._is_closed:
                     self._tally.count("stores_refused")
+                    self._report(StoreReport(order.number))
                     continue
                 job = _Job(order)
                 self._jobs.append(job)
@@ -127,6 +145,14 @@ class Saver:
             self._tally.count("stores_given_up", len(late))
         return done | late
 
+    def take_reports(self) -> list[StoreReport]:
+        """Of the orders that have ended since the last call, before ``closed`` names their requests."""
+        with self._changed:
+            taken = self._reports or []
+            if taken:
+                self._reports = []
+            return taken
+
     def note_prefill(self, n_tokens: int, took_s: float) -> None:
         with self._changed:
             self._prefills.append((n_tokens, took_s))
@@ -159,43 +185,52 @@ class Saver:
                 prefills = list(self._prefills)
                 self._prefills.clear()
                 job = self._jobs.popleft() if self._jobs else None
+            saved = None
             try:
                 for n_tokens, took_s in prefills:
                     client.note_prefill(n_tokens=n_tokens, took_s=took_s)
                 if job is not None:
-                    self._save(client, job)
+                    saved = self._save(client, job)
             except Exception:  # the thread serves the other requests; this one's blocks are computed again
                 _log.exception("blocks not stored")
             finally:
                 if job is not None:
-                    self._end(job)
+                    self._end(job, saved)
 
-    def _end(self, job: _Job) -> None:
+    def _report(self, report: StoreReport) -> None:
+        """The condition is held."""
+        if self._reports is not None:
+            self._reports.append(report)
+
+    def _end(self, job: _Job, saved: Saved | None) -> None:
         with self._changed:
+            self._report(job.report(saved))
             jobs = self._open.get(job.order.request_id)
             if jobs is not None and job in jobs:
                 jobs.remove(job)
                 if not jobs:
                     del self._open[job.order.request_id]
 
-    def _save(self, client: Saving, job: _Job) -> None:
+    def _save(self, client: Saving, job: _Job) -> Saved | None:
+        """None when it was broken off, or there was nothing to begin with."""
         if not job.is_live or not client.attached:
-            return
+            return None
         chain = self._chain_of(client, job)
         if chain is None:
-            return
+            return None
         began = time.monotonic()
         try:
-            saved = client.save_chain(chain, fill=self._filler(job))
+            saved = client.save_chain(chain, fill=self._filler(job), hints=job.order.hints)
         except Cancelled:
             self._tally.count("stores_cancelled")
-            return
+            return None
         self._tally.stored(
             n_blocks=saved.n_stored,
             n_bytes=saved.n_stored * self._pages.block_bytes,
             reason=saved.reason,
             took_s=time.monotonic() - began,
         )
+        return saved
 
     def _chain_of(self, client: Saving, job: _Job) -> Chain | None:
         """None for an order whose predecessors were not carried out."""
@@ -218,6 +253,8 @@ class Saver:
         pages, blocks = self._pages, job.order.blocks
 
         def fill(pool: BlockPool, slots: Sequence[BlockId], first_index: int) -> None:
+            job.filled.append((first_index, first_index + len(slots)))
+            job.device = pool.device
             for begin in range(0, len(slots), pages.batch):
                 part = slots[begin : begin + pages.batch]
                 first = first_index + begin

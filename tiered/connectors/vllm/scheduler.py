@@ -16,8 +16,9 @@ from tiered.client.remote import RemoteClient, RemoteOptions
 from tiered.connectors.vllm.adapters import Adapters
 from tiered.connectors.vllm.asks import Asking, EngineRequest
 from tiered.connectors.vllm.engine import VERSION, Engine, this_host
+from tiered.connectors.vllm.events import StoreEvents
 from tiered.connectors.vllm.lookups import Lookup, Lookups
-from tiered.connectors.vllm.orders import Shard, StepOrders
+from tiered.connectors.vllm.orders import Shard, StepOrders, StoreOrder, StoreReport
 from tiered.connectors.vllm.requests import RequestOptions, Requests
 from tiered.connectors.vllm.settings import ConnectorSettings
 from tiered.connectors.vllm.tally import Tally
@@ -53,7 +54,10 @@ class SchedulerSide:
             lookup_timeout_s=settings.lookup_timeout_s,
             load_timeout_s=settings.load_timeout_s,
         )
-        self._requests = Requests(_Nobody(), options, self._tally)
+        self._events: StoreEvents | None = None
+        if engine.tells_events:
+            self._events = StoreEvents(block_tokens=engine.block_tokens, hash_tokens=engine.hash_tokens)
+        self._requests = Requests(_Nobody(), options, self._tally, on_store=self._ordered)
 
     def meet(self, ranks: Mapping[tuple[int, int], Seen]) -> None:
         """Every rank has registered its memory. Errors: ConfigError for ranks that cannot work together."""
@@ -71,6 +75,8 @@ class SchedulerSide:
                         f"scheduler expects {expected}; this version of vLLM is not one that the connector knows"
                     )
             self._scopes[seen.shard] = seen.scope
+        if self._events is not None:
+            self._events.expect(self._scopes)
         self._look_up_with(self._scopes, "")
 
     def arrived(self, request: EngineRequest) -> None:
@@ -112,6 +118,17 @@ class SchedulerSide:
     def sent(self, request_ids: Iterable[str]) -> None:
         self._requests.sent(request_ids)
 
+    def reported(self, reports: Mapping[Shard, Iterable[StoreReport]]) -> None:
+        """What became of stores, on some of the ranks."""
+        if self._events is not None:
+            for shard, told in reports.items():
+                for report in told:
+                    self._events.reported(shard, report)
+
+    def take_events(self) -> list[Any]:
+        """vLLM's KV events since the last call, where they are enabled."""
+        return [] if self._events is None else self._events.take()
+
     def finished(self, request: EngineRequest, blocks: Sequence[int]) -> bool:
         return self._requests.finished(request, blocks)
 
@@ -124,6 +141,8 @@ class SchedulerSide:
         weights did not change the same way: it goes on under a name that nobody else has."""
         generation = secrets.token_hex(8)
         self._look_up_with(self._scopes, generation)
+        if self._events is not None:
+            self._events.cleared()
 
     def take_stats(self) -> dict[str, Any]:
         return self._tally.take()
@@ -131,6 +150,10 @@ class SchedulerSide:
     def close(self) -> None:
         if self._lookups is not None:
             self._lookups.close()
+
+    def _ordered(self, order: StoreOrder, request: EngineRequest) -> None:
+        if self._events is not None:
+            self._events.ordered(order, request)
 
     def _look_up_with(self, scopes: Mapping[Shard, ModelScope], generation: str) -> None:
         old = self._lookups

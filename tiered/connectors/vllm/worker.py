@@ -16,7 +16,7 @@ from tiered.client.remote import RemoteClient, RemoteOptions
 from tiered.client.saving import verified_blocks
 from tiered.connectors.vllm.engine import VERSION, Engine, packing_of, this_host
 from tiered.connectors.vllm.loading import Loader
-from tiered.connectors.vllm.orders import Shard, StepOrders
+from tiered.connectors.vllm.orders import Shard, StepOrders, StoreReport
 from tiered.connectors.vllm.pages import pages_of, rows_of
 from tiered.connectors.vllm.saving import Saver
 from tiered.connectors.vllm.settings import ConnectorSettings
@@ -96,7 +96,13 @@ class WorkerSide:
         )
         if self._engine.is_writer(tp_rank=self._rank.tp_rank) and self._settings.store != "off":
             storing = self._attached(scope, "store")
-            self._saver = Saver(storing, pages_of(memory), hold_s=self._settings.hold_s, tally=self._tally)
+            self._saver = Saver(
+                storing,
+                pages_of(memory),
+                hold_s=self._settings.hold_s,
+                tally=self._tally,
+                reports=self._engine.tells_events,
+            )
 
     @property
     def seen(self) -> Seen | None:
@@ -136,6 +142,11 @@ class WorkerSide:
     def take_bad_blocks(self) -> set[int]:
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
+
+    def take_reports(self) -> dict[Shard, list[StoreReport]]:
+        """By this rank's shard, what became of the stores that ended since the last call; empty when none has."""
+        reports = [] if self._saver is None else self._saver.take_reports()
+        return {self._shard: reports} if reports else {}
 
     def take_stats(self) -> dict[str, Any]:
         return self._tally.take()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +30,7 @@ class FakeRequest:
     num_computed_tokens: int = 0
     num_in_flight_tokens: int = 0
     cache_salt: str | None = None
+    session_id: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
     lora_request: Any = None
     mm_features: Sequence[Any] = ()
@@ -92,9 +93,10 @@ class Desk:
     tally: Tally
 
     @classmethod
-    def open(cls, **options: Any) -> Desk:
+    def open(cls, *, on_store: Callable[[Any, Any], None] = lambda order, request: None, **options: Any) -> Desk:
         lookups, tally = FakeLookups(), Tally()
-        return cls(lookups, Requests(lookups, RequestOptions(block_tokens=BLOCK, **options), tally), tally)
+        made = Requests(lookups, RequestOptions(block_tokens=BLOCK, **options), tally, on_store=on_store)
+        return cls(lookups, made, tally)
 
     def arrive(self, request: FakeRequest, *, n_cached: int | None = None, now: float = 0.0) -> FakeRequest:
         self.lookups.now = now

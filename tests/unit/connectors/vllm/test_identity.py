@@ -16,7 +16,7 @@ from tiered.connectors.vllm.settings import read_settings
 from tiered.connectors.weights import folder_digest
 from tiered.errors import ConfigError
 from tiered.hashing.chain import chain_hashes
-from tiered.types import TenantId
+from tiered.types import NO_HINTS, Continues, Hints, TenantId
 
 
 def asking() -> Asking:
@@ -65,6 +65,42 @@ def test_embeddings_are_served_without_the_cache() -> None:
 
 def test_who_wants_its_prompt_computed_is_not_looked_up() -> None:
     assert not ask_of(skip_reading_prefix_cache=True).may_load
+
+
+def test_what_the_front_end_knows_of_a_request_are_its_hints() -> None:
+    params = {"continues": "yes", "ttl_s": 600, "session": "chat-7", "labels": ["tools=shop"], "tenant": "blue"}
+    ask = ask_of(kv_transfer_params=params)
+    assert ask.tenant == "blue"
+    assert ask.hints == Hints(continues=Continues.YES, ttl_s=600, session="chat-7", labels=("tools=shop",))
+    assert ask_of(kv_transfer_params={"continues": False}).hints == Hints(continues=Continues.NO)
+    assert ask_of(kv_transfer_params={"remote_host": "x"}).hints == ask_of().hints == NO_HINTS
+
+
+def test_vllms_own_session_is_one_unless_the_front_end_names_another() -> None:
+    assert ask_of(session_id="s1").hints == Hints(session="s1")
+    assert ask_of(session_id="s1", kv_transfer_params={"session": "s2"}).hints == Hints(session="s2")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"continues": "perhaps"},
+        {"continues": ["yes"]},
+        {"ttl_s": "soon"},
+        {"ttl_s": -1},
+        {"ttl_s": True},
+        {"ttl_s": float("nan")},
+        {"ttl_s": 10**400},
+        {"session": 7},
+        {"session": "x" * 257},
+        {"labels": "tools"},
+        {"labels": [1]},
+        {"labels": ["a"] * 9},
+    ],
+)
+def test_a_hint_that_cannot_be_one_changes_nothing_else(wrong: dict[str, Any]) -> None:
+    ask = ask_of(kv_transfer_params={"tenant": "blue", **wrong})
+    assert (ask.tenant, ask.hints) == ("blue", NO_HINTS)
 
 
 def test_salt_adapter_and_items_each_change_the_blocks_they_concern(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from tiered.connectors.vllm.lookups import QUEUE_MAX, Lookup, Lookups
 from tiered.connectors.vllm.orders import Shard
 from tiered.connectors.vllm.tally import Tally
 from tiered.hashing.chain import Extras
-from tiered.types import BlockId, LeaseId, Source, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, LeaseId, Source, TenantId
 
 ONE, TWO = Shard(0, 0), Shard(0, 1)
 TOKENS = list(range(18))
@@ -26,6 +27,7 @@ class FakeClient:
         self.attached = True
         self.n_hot, self.n_peer, self.n_comes = n_hot, n_peer, n_comes
         self.matched: list[tuple[Chain, bool]] = []
+        self.hints: list[Hints] = []
         self.n_loads = 0
         self.releases: list[tuple[int, int, int]] = []
         self.gate = threading.Event()
@@ -37,12 +39,13 @@ class FakeClient:
     def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
         return Chain.of(b"r" * 32, tokens, tenant=tenant, block_tokens=BLOCK, extras=extras)
 
-    def match_chain(self, chain: Chain, *, is_counted: bool = True) -> Match:
+    def match_chain(self, chain: Chain, *, hints: Hints = NO_HINTS, is_counted: bool = True) -> Match:
         self.entered.set()
         assert self.gate.wait(10)
         if self.error is not None:
             raise self.error
         self.matched.append((chain, is_counted))
+        self.hints.append(hints)
         lease = len(self.matched)
         return Match(
             tenant=chain.tenant,
@@ -110,6 +113,16 @@ def test_the_last_token_is_asked_for_but_not_looked_up() -> None:
     assert (len(chain.hashes), chain.n_tokens, is_counted) == (3, 16, True)
 
 
+def test_what_is_known_of_the_request_is_said_with_its_lookup() -> None:
+    one, other = FakeClient(n_hot=1), FakeClient(n_hot=1)
+    hints = Hints(session="chat-7")
+    with lookups({ONE: one, TWO: other}) as made:
+        lookup = made.submit(replace(ASK, hints=hints), TOKENS, is_counted=True)
+        assert lookup is not None
+        assert lookup.answered.wait(10)
+    assert one.hints == other.hints == [hints]
+
+
 def test_what_was_fetched_counts_as_far_as_it_came() -> None:
     client = FakeClient(n_hot=1, n_peer=3, n_comes=2)
     with lookups({ONE: client}) as made:
@@ -175,6 +188,8 @@ def test_a_worker_that_keeps_one_request_waiting_is_not_asked_by_the_next() -> N
         assert silent.entered.wait(10)
         assert made.submit(ASK, TOKENS, is_counted=True) is not None, "so far it may only be slow"
         made.settle(waiting, used_tokens=0, own_tokens=0)
+        assert made.submit(ASK, TOKENS, is_counted=True) is not None, "its request may have been aborted"
+        waiting.is_given_up = True
         assert made.submit(ASK, TOKENS, is_counted=True) is None
         silent.gate.set()
         assert waiting.answered.wait(10)

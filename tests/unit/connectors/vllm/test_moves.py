@@ -13,16 +13,17 @@ import pytest
 from tests.support.worker_process import until
 from tiered.client.port import Chain, Fill, Saved, Voucher
 from tiered.connectors.vllm.loading import Loader
-from tiered.connectors.vllm.orders import LoadOrder, PinnedBlocks, Shard, StoreOrder, pack_tokens
+from tiered.connectors.vllm.orders import LoadOrder, PinnedBlocks, Shard, StoreOrder, StoreReport, pack_tokens
 from tiered.connectors.vllm.saving import JOBS_MAX, Saver
 from tiered.connectors.vllm.tally import Tally
 from tiered.hashing.chain import Extras, chain_hashes
-from tiered.types import BlockId, TenantId
+from tiered.types import NO_HINTS, BlockId, Hints, TenantId
 
 SHARD = Shard(0, 0)
 TENANT = TenantId("acme")
 ROOT = b"r" * 32
 BLOCK = 4
+HINTS = Hints(session="chat")
 
 
 class FakePages:
@@ -50,16 +51,17 @@ class FakePages:
 
 
 class FakeClient:
-    """A cache that stores nothing before ``n_resident`` and all after it."""
+    """A cache that stores nothing before ``n_resident`` and all after it up to ``n_room``, ``window`` at a time."""
 
     def __init__(self) -> None:
-        self.pool = SimpleNamespace(name=b"pool", n_blocks=100)
+        self.pool = SimpleNamespace(name=b"pool", n_blocks=100, device="cpu")
         self.attached = True
         self.holds = True
         self.saves: list[tuple[Chain, str]] = []
         self.prefills: list[tuple[int, float]] = []
         self.vouched: list[Voucher] = []
-        self.n_resident = 0
+        self.hints: list[Hints] = []
+        self.n_resident, self.n_room, self.window = 0, 100, 100
         self.is_closed = False
         self.waits = threading.Event()
         self.goes_on = threading.Event()
@@ -72,17 +74,20 @@ class FakeClient:
     def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
         return Chain.of(ROOT, tokens, tenant=tenant, block_tokens=BLOCK, extras=extras)
 
-    def save_chain(self, chain: Chain, *, fill: Fill) -> Saved:
+    def save_chain(self, chain: Chain, *, fill: Fill, hints: Hints = NO_HINTS) -> Saved:
         self.waits.set()
+        self.hints.append(hints)
         assert self.goes_on.wait(10)
-        slots = [BlockId(i) for i in range(self.n_resident, len(chain.hashes))]
+        room = min(len(chain.hashes), self.n_room)
         try:
-            fill(self.pool, slots, self.n_resident)  # type: ignore[arg-type]
+            for first in range(self.n_resident, room, self.window):
+                slots = [BlockId(i) for i in range(first, min(first + self.window, room))]
+                fill(self.pool, slots, first)  # type: ignore[arg-type]
         except BaseException as error:
             self.saves.append((chain, type(error).__name__))
             raise
         self.saves.append((chain, "stored"))
-        return Saved(n_stored=len(slots), first_index=self.n_resident)
+        return Saved(n_stored=max(0, room - self.n_resident), first_index=self.n_resident)
 
     def note_prefill(self, *, n_tokens: int, took_s: float) -> None:
         self.prefills.append((n_tokens, took_s))
@@ -165,14 +170,14 @@ def test_any_doubt_about_a_load_makes_all_of_it_bad(trouble: str) -> None:
         assert ended(made, 1)[0] == {"next"}, "the thread lives on"
 
 
-def store_order(name: str, n_blocks: int, *, first_token: int = 0) -> StoreOrder:
+def store_order(name: str, n_blocks: int, *, first_token: int = 0, number: int = 0) -> StoreOrder:
     tokens = pack_tokens(range(first_token, n_blocks * BLOCK))
-    return StoreOrder(name, TENANT, None, first_token, tokens, tuple(range(50, 50 + n_blocks)))
+    return StoreOrder(number, name, TENANT, None, first_token, tokens, tuple(range(50, 50 + n_blocks)), HINTS)
 
 
 @contextmanager
-def saver(client: FakeClient, pages: FakePages, *, hold_s: float = 60.0) -> Iterator[Saver]:
-    made = Saver(client, pages, hold_s=hold_s, tally=Tally())  # type: ignore[arg-type]
+def saver(client: FakeClient, pages: FakePages, *, hold_s: float = 60.0, reports: bool = False) -> Iterator[Saver]:
+    made = Saver(client, pages, hold_s=hold_s, tally=Tally(), reports=reports)  # type: ignore[arg-type]
     try:
         yield made
     finally:
@@ -195,6 +200,7 @@ def test_a_store_copies_what_is_not_there_yet_under_the_hashes_of_its_tokens() -
     assert outcome == "stored"
     assert list(chain.hashes) == hashes(3)
     assert pages.outs == [(51, 1), (52, 2)]
+    assert client.hints == [HINTS]
 
 
 def test_later_orders_tell_only_the_tokens_that_are_new() -> None:
@@ -323,3 +329,75 @@ def test_prefills_are_reported_beside_the_stores() -> None:
     with saver(client, FakePages()) as made:
         made.note_prefill(2000, 1.5)
         until(lambda: client.prefills == [(2000, 1.5)], "it is reported")
+
+
+def reports_of(made: Saver, n: int) -> list[StoreReport]:
+    found: list[StoreReport] = []
+
+    def all_there() -> bool:
+        found.extend(made.take_reports())
+        return len(found) >= n
+
+    until(all_there, f"{n} orders have ended")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("n_resident", "n_room", "new", "n_here"),
+    [(1, 100, ((1, 3), (3, 5)), 5), (5, 100, (), 5), (1, 4, ((1, 3), (3, 4)), 4), (0, 0, (), 0)],
+    ids=["what was missing", "all was there", "no room for all", "no room"],
+)
+def test_of_each_store_is_told_what_it_put_there(
+    n_resident: int, n_room: int, new: tuple[tuple[int, int], ...], n_here: int
+) -> None:
+    client = FakeClient()
+    client.n_resident, client.n_room, client.window = n_resident, n_room, 2
+    with saver(client, FakePages(), reports=True) as made:
+        made.submit([store_order("r", 5, number=7)])
+        assert reports_of(made, 1) == [StoreReport(7, new, n_here, "cpu" if new else "")]
+        assert made.take_reports() == []
+
+
+@pytest.mark.parametrize("trouble", ["cancelled", "a copy that fails"])
+def test_of_a_store_that_was_broken_off_the_last_run_is_not_told(trouble: str) -> None:
+    client, pages = FakeClient(), FakePages()
+    client.window = 2
+    with saver(client, pages, reports=True) as made:
+        n_out = 0
+
+        def copy_out(sources: Sequence[int], pool: Any, slots: Sequence[BlockId]) -> None:
+            nonlocal n_out
+            n_out += 1
+            if n_out == 4:  # the second block of the second run
+                if trouble != "cancelled":
+                    raise RuntimeError("no such block")
+                for jobs in made._open.values():
+                    jobs[0].is_live = False
+            FakePages.copy_out(pages, sources, pool, slots)
+
+        pages.copy_out = copy_out  # type: ignore[method-assign]
+        made.submit([store_order("r", 6, number=7)])
+        first = ((0, 2), (2, 4)) if trouble == "cancelled" else ((0, 2),)
+        assert reports_of(made, 1) == [StoreReport(7, first, first[-1][1], "cpu")]
+
+
+def test_orders_that_are_not_carried_out_are_told_of_too() -> None:
+    client = FakeClient()
+    client.goes_on.clear()
+    with saver(client, FakePages(), reports=True) as made:
+        orders = [store_order(f"r{number}", 1, number=number) for number in range(JOBS_MAX + 3)]
+        made.submit(orders)
+        made.cancel([order.request_id for order in orders])
+        client.goes_on.set()
+        assert sorted(report.number for report in reports_of(made, len(orders))) == list(range(len(orders)))
+
+
+def test_what_was_stored_is_told_before_its_request_is_named() -> None:
+    client = FakeClient()
+    client.goes_on.clear()
+    with saver(client, FakePages(), reports=True) as made:
+        made.submit([store_order("r", 3, number=7)])
+        made.close_requests(["r"], now=0.0)
+        client.goes_on.set()
+        until(lambda: made.closed(now=0.0) == {"r"}, "r is closed")
+        assert [report.number for report in made.take_reports()] == [7]

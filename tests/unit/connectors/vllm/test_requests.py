@@ -10,7 +10,7 @@ from tests.unit.connectors.vllm.builders import ASK, BLOCK, SHARD, Desk, FakeReq
 from tiered.connectors.vllm.asks import Ask
 from tiered.connectors.vllm.orders import StoreOrder, unpack_tokens
 from tiered.connectors.vllm.requests import PROMISE_S
-from tiered.types import Source
+from tiered.types import Hints, Source
 
 BLOCKS = list(range(50, 70))
 
@@ -240,6 +240,22 @@ def test_an_answer_is_stored_in_pieces_and_its_rest_at_the_end() -> None:
     orders = desk.requests.stepped((), lambda _: BLOCKS, ())
     assert [len(order.blocks) for order in orders.stores] == [5]
     assert orders.closing == ("r",)
+
+
+def test_stores_carry_what_is_known_of_the_request_and_the_last_how_long_its_answer_is() -> None:
+    told: list[tuple[StoreOrder, object]] = []
+    desk = Desk.open(store_interval_tokens=8, on_store=lambda order, request: told.append((order, request)))
+    request, hints = FakeRequest("r", n_prompt=8), Hints(session="chat-7")
+    desk.requests.arrived(request, replace(ASK, hints=hints), now=0.0)
+    request.num_computed_tokens = 8
+    (first,) = stores(desk, "r")
+    request.all_token_ids += range(100, 111)
+    request.num_computed_tokens = 18
+    desk.requests.finished(request, BLOCKS[:5])
+    (last,) = stores(desk)
+    assert (first.hints, last.hints) == (hints, Hints(session="chat-7", output_tokens=11))
+    assert told == [(first, request), (last, request)]
+    assert first.number != last.number
 
 
 def test_tokens_that_are_not_known_yet_are_not_stored() -> None:
