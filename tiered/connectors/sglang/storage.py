@@ -16,17 +16,28 @@ from tiered.connectors.sglang.engine import ExtraInfo, HostPool, StorageConfig
 
 
 class TieredHiCacheStorage(HiCacheStorage):
-    """kwargs: what later versions may hand to a dynamic backend; nothing of it is needed."""
+    """kwargs: what later versions may hand to a dynamic backend; nothing of it is needed.
+
+    ``batch_exists_v2``, ``batch_get_v2`` and ``batch_set_v2`` are the base class's: SGLang calls them for models with
+    more pools than the KV's, and those are refused when they register one.
+    """
 
     def __init__(self, storage_config: StorageConfig, kwargs: Mapping[str, Any] | None = None) -> None:
         self.backend = Backend(storage_config)
         self._metrics_wanted = bool(getattr(storage_config, "enable_storage_metrics", False))
+        self._is_complete = False
 
     def register_mem_pool_host(self, mem_pool_host: HostPool) -> None:
         super().register_mem_pool_host(mem_pool_host)
         self.backend.register(mem_pool_host)
 
+    def register_mem_host_pool_v2(self, host_pool: HostPool, host_pool_name: str) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if self._is_complete:  # a draft model's pool comes after all others, and nothing is called after it
+            self.backend.require_one_pool([str(host_pool_name)])
+
     def on_host_pools_registered(self) -> None:
+        self._is_complete = True
         self.backend.require_one_pool([str(name) for name in getattr(self, "registered_pools", ())])
 
     def exists(self, key: str) -> bool:

@@ -122,6 +122,16 @@ def test_a_model_with_side_pools_is_refused_when_all_are_known(storage: Any) -> 
         storage.on_host_pools_registered()
 
 
+def test_a_draft_models_pool_that_comes_last_is_refused_too(storage: Any) -> None:
+    pool = HostPool()
+    storage.register_mem_pool_host(pool)
+    storage.register_mem_host_pool_v2(pool, "kv")
+    storage.on_host_pools_registered()
+    storage.register_mem_host_pool_v2(pool, "kv")
+    with pytest.raises(ConfigError, match="keeps draft beside its KV"):
+        storage.register_mem_host_pool_v2(pool, "draft")
+
+
 def test_nobody_who_wants_no_metrics_gets_any(storage_module: ModuleType) -> None:
     assert storage_module.TieredHiCacheStorage(HiCacheConfig(), {}).get_stats() is None
 
