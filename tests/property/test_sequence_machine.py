@@ -31,6 +31,7 @@ from tiered.core.sequences import (
     find_sequence,
     fork,
     open_sequence,
+    share,
     truncate,
     written,
 )
@@ -86,7 +87,7 @@ class SequenceMachine(RuleBasedStateMachine):
         self.world = World(N_BLOCKS, policy=policy, lower_tier=lower_tier, leaving_max=leaving_max)
         self.world.seam = HandSeam(room=room)
         for tenant, connection, part in opened:
-            self.open(tenant, connection)
+            self.open(tenant, connection, is_private=False)
             self.append(len(self.twins) - 1, part, True, True)
 
     @property
@@ -112,9 +113,10 @@ class SequenceMachine(RuleBasedStateMachine):
     # Sequences.
 
     @precondition(lambda self: len(self.twins) < 8)
-    @rule(tenant=st.sampled_from([RED, BLUE]), connection=st.integers(1, 2))
-    def open(self, tenant: TenantId, connection: int) -> None:
-        self.twins.append(Twin(open_sequence(self.core, connection=connection, tenant=tenant, scope_id=SCOPE)))
+    @rule(tenant=st.sampled_from([RED, BLUE]), connection=st.integers(1, 2), is_private=st.booleans())
+    def open(self, tenant: TenantId, connection: int, is_private: bool = False) -> None:
+        opened = open_sequence(self.core, connection=connection, tenant=tenant, scope_id=SCOPE, is_private=is_private)
+        self.twins.append(Twin(opened))
 
     @precondition(lambda self: self.twins)
     @rule(which=pick, part=parts, force=st.booleans(), finishes=st.sampled_from([True, True, False]))
@@ -195,6 +197,20 @@ class SequenceMachine(RuleBasedStateMachine):
         sums = [checksum(h) for h in self.hashes(twin.tokens)[first_block : first_block + n_whole]]
         written(self.core, twin.real, n_tokens, sums)
         twin.n_written = end
+
+    @precondition(lambda self: self.twins)
+    @rule(which=pick, n_tokens=st.integers(-1, 14))
+    def share(self, which: int, n_tokens: int) -> None:
+        twin = self.twins[which % len(self.twins)]
+        before = self.state_of(twin.real)
+        if not 0 <= n_tokens <= twin.n_written:
+            with pytest.raises(ValueError, match="that are written"):
+                share(self.core, twin.real, n_tokens)
+            assert self.state_of(twin.real) == before
+            return
+        n_before = twin.real.n_ready
+        n_shared = share(self.core, twin.real, n_tokens)
+        assert twin.real.n_ready == n_before + n_shared <= max(n_before, n_tokens // BLOCK_TOKENS)
 
     @precondition(lambda self: 0 < len(self.twins) < 8)
     @rule(which=pick)

@@ -207,13 +207,21 @@ class LocalClient:
             close_session(self.core, tenant, session, now=self._clock.now())
 
     def open_sequence(
-        self, *, tenant: TenantId, tokens: Sequence[int] = (), extras: Extras | None = None
+        self,
+        *,
+        tenant: TenantId,
+        tokens: Sequence[int] = (),
+        extras: Extras | None = None,
+        is_private: bool = False,
     ) -> SequenceHandle:
         """A sequence that begins with ``tokens``: those from ``n_written`` on are to be computed and written.
 
+        is_private: nothing of it is shared until :meth:`SequenceHandle.share`.
         Errors: as :meth:`SequenceHandle.append`; nothing is held then.
         """
-        sequence = self._sequences.open(tenant=tenant, scope_id=self._root(tenant), extras=extras)
+        sequence = self._sequences.open(
+            tenant=tenant, scope_id=self._root(tenant), extras=extras, is_private=is_private
+        )
         try:
             sequence.append(tokens)
         except BaseException:

@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from tiered.client.saving import block_checksum
 from tiered.core.allocate import Shortfall
 from tiered.core.core import CacheCore
 from tiered.core.pump import Seam, grow, pump
-from tiered.core.sequences import copied, drop, fork, open_sequence, out_of_blocks, truncate, written
+from tiered.core.sequences import copied, drop, fork, open_sequence, out_of_blocks, share, truncate, written
 from tiered.hashing.chain import Extras
 from tiered.pool.pool import BlockPool
 from tiered.sequence.sequence import Appended, TokenSequence
@@ -34,22 +35,44 @@ from tiered.types import BlockId, TenantId
 
 @dataclass(frozen=True, slots=True)
 class SequenceHost:
-    """The core that sequences live in. ``changed`` is the lock of its one caller, notified when movers finish."""
+    """The core that sequences live in. ``changed`` is the lock of its one caller, notified when movers finish.
+
+    forgotten: sequences to drop with the next call. The garbage collector finds them in the middle of anything, where
+    nothing may be locked.
+    """
 
     core: CacheCore
     pool: BlockPool
     seam: Seam
     changed: threading.Condition
     connection: int
+    forgotten: deque[SequenceHandle] = field(default_factory=deque)
 
-    def open(self, *, tenant: TenantId, scope_id: bytes, extras: Extras | None = None) -> SequenceHandle:
+    def open(
+        self, *, tenant: TenantId, scope_id: bytes, extras: Extras | None = None, is_private: bool = False
+    ) -> SequenceHandle:
         """Errors: ValueError where an engine packs the blocks its own way."""
         self.pool.layout.require_open()
+        self.drop_forgotten()
         with self.changed:
             state = open_sequence(
-                self.core, connection=self.connection, tenant=tenant, scope_id=scope_id, extras=extras
+                self.core,
+                connection=self.connection,
+                tenant=tenant,
+                scope_id=scope_id,
+                extras=extras,
+                is_private=is_private,
             )
         return SequenceHandle(self, state)
+
+    def drop_forgotten(self) -> None:
+        while True:
+            try:
+                handle = self.forgotten.popleft()
+            except IndexError:
+                return
+            with handle:
+                pass
 
 
 class SequenceHandle:
@@ -91,6 +114,16 @@ class SequenceHandle:
         return self._state.n_written
 
     @property
+    def gave(self) -> dict[TenantId, int]:
+        """How many blocks of whom have left for it."""
+        return dict(self._state.gave)
+
+    @property
+    def n_ready(self) -> int:
+        """Its first so many blocks are shared with whoever has the same tokens."""
+        return self._state.n_ready
+
+    @property
     def block_table(self) -> tuple[BlockId, ...]:
         """The blocks that its tokens lie in, in order. Others may read them too."""
         with self._lock:
@@ -114,6 +147,7 @@ class SequenceHandle:
                 while tokens of an earlier append are not written. The sequence is then as it was.
         """
         host = self._host
+        host.drop_forgotten()
         with self._lock:
             before = len(self._state)
             extension = self._state.extension(tokens)
@@ -148,6 +182,23 @@ class SequenceHandle:
                 n_ready = written(host.core, self._state, n, checksums)
                 pump(host.core, host.seam)
             return n_ready
+
+    def share(self, n_tokens: int) -> int:
+        """Of a private sequence: let others find the full blocks of the first ``n_tokens``; how many are new to them.
+
+        Errors: ValueError for more than are written.
+        """
+        host = self._host
+        with self._lock:
+            host.pool.settle()
+            with host.changed:
+                n_ready = share(host.core, self._state, n_tokens)
+                pump(host.core, host.seam)
+            return n_ready
+
+    def forget(self) -> None:
+        """Drop it some time, from wherever: takes no lock, so it may be called by the garbage collector."""
+        self._host.forgotten.append(self)
 
     def fork(self) -> SequenceHandle:
         """A second sequence over the same blocks; a block is copied only when one of them writes into it.

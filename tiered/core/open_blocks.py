@@ -43,15 +43,17 @@ def take_open(
     return taken
 
 
-def share_whole(core: CacheCore, sequence: TokenSequence) -> int:
+def share_whole(core: CacheCore, sequence: TokenSequence, n_tokens: int) -> int:
     """Make whole blocks READY, or take what others made so meanwhile; up to one that somebody else is writing.
+
+    n_tokens: those written ones whose blocks may be shared.
 
     A block also stays private where the tenant only reads the prefix as a guest (``core.sharing``): what it cannot
     pay for, nothing of its own can hang on.
     """
     n_before = sequence.n_ready
     fresh: list[int] = []
-    for index in range(n_before, sequence.n_written // sequence.block_tokens):
+    for index in range(n_before, n_tokens // sequence.block_tokens):
         block_hash, own = sequence.hashes[index], sequence.block_ids[index]
         resident = core.index.find(block_hash)
         if resident is not None and resident != own:

@@ -7,7 +7,7 @@ first; the last one that holds an open block writes in place.
 
 An engine takes two steps: ``append`` says which tokens are cached and where the others go, ``written`` that they are
 there. Only then a full block becomes matchable. Between the two the sequence can be dropped, or cut back to before
-the append, and nothing else.
+the append, and nothing else. Of a private sequence a full block becomes matchable only when ``share`` says so.
 """
 
 from __future__ import annotations
@@ -27,9 +27,18 @@ from tiered.types import BlockId, SequenceId, TenantId, TokenCounts
 
 
 def open_sequence(
-    core: CacheCore, *, connection: int, tenant: TenantId, scope_id: bytes, extras: Extras | None = None
+    core: CacheCore,
+    *,
+    connection: int,
+    tenant: TenantId,
+    scope_id: bytes,
+    extras: Extras | None = None,
+    is_private: bool = False,
 ) -> TokenSequence:
-    """An empty sequence of the connection; it ends with drop or with the connection, never by time."""
+    """An empty sequence of the connection; it ends with drop or with the connection, never by time.
+
+    is_private: nothing of it is shared before ``share``, nor its prompt counted: whoever keeps it so has matched it.
+    """
     sequence = TokenSequence(
         sequence_id=SequenceId(core.next_id()),
         connection=connection,
@@ -37,6 +46,8 @@ def open_sequence(
         scope_id=scope_id,
         block_tokens=core.options.block_tokens,
         extras=extras,
+        counted=is_private,
+        is_private=is_private,
     )
     core.sequences[sequence.sequence_id] = sequence
     return sequence
@@ -84,7 +95,8 @@ def append(core: CacheCore, sequence: TokenSequence, extension: Extension, *, fo
             return None
         raise out_of_blocks(core, sequence, n_fresh, fresh)
 
-    tell_use(core, sequence.tenant, run)
+    if not sequence.is_private:  # whose match has told
+        tell_use(core, sequence.tenant, run)
     replaced = sequence.block_ids[first:reused_end]
     sequence.block_ids[first:reused_end] = run
     for block_id in reversed(replaced):
@@ -132,7 +144,18 @@ def written(core: CacheCore, sequence: TokenSequence, n_tokens: int, checksums: 
         raise ValueError(f"checksums: {len(checksums)} for {end - first} blocks")
     sequence.n_written += n_tokens
     sequence.checksums.update(zip(range(first, end), checksums, strict=True))
-    return share_whole(core, sequence)
+    return 0 if sequence.is_private else share_whole(core, sequence, sequence.n_written)
+
+
+def share(core: CacheCore, sequence: TokenSequence, n_tokens: int) -> int:
+    """Make the full blocks of the first ``n_tokens`` READY, as ``written`` does of others; returns how many now are.
+
+    Errors: ValueError for more than are written.
+    """
+    _require_open(core, sequence)
+    if not 0 <= n_tokens <= sequence.n_written:
+        raise ValueError(f"n_tokens: {n_tokens} is not between 0 and the {sequence.n_written} that are written")
+    return share_whole(core, sequence, n_tokens)
 
 
 def fork(core: CacheCore, sequence: TokenSequence) -> TokenSequence:
@@ -144,6 +167,7 @@ def fork(core: CacheCore, sequence: TokenSequence) -> TokenSequence:
         tenant=sequence.tenant,
         scope_id=sequence.scope_id,
         extras=sequence.extras,
+        is_private=sequence.is_private,
     )
     twin.tokens, twin.hashes, twin.block_ids = sequence.tokens[:], sequence.hashes[:], sequence.block_ids[:]
     twin.checksums = dict(sequence.checksums)

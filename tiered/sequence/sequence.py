@@ -70,6 +70,7 @@ class TokenSequence:
     checksums:  by index, of full blocks that are not READY yet.
     copy:       still to be made; its source is pinned until then.
     counted:    its prompt is in the tenant's books.
+    is_private: what becomes whole stays its own until ``share``; never else.
     gave:       how many blocks of whom have left for it, its own tenant among them.
     has_grown:  blocks became resident under it; see :func:`tiered.core.match.touch_prefix`.
     """
@@ -89,6 +90,7 @@ class TokenSequence:
     copy: BlockCopy | None = None
     gave: Counter[TenantId] = field(default_factory=Counter)
     counted: bool = False
+    is_private: bool = False
     has_grown: bool = False
 
     def __len__(self) -> int:

@@ -120,6 +120,24 @@ def test_what_sequences_wrote_is_a_match_and_what_was_saved_is_reused(client: Lo
     assert client.match(prompt(1, 2), tenant=TenantId("other")).n_blocks == 0
 
 
+def test_what_a_private_sequence_wrote_is_a_match_once_it_is_shared(client: LocalClient) -> None:
+    with client.open_sequence(tenant=TENANT, is_private=True) as sequence:
+        go_on(client, sequence, prompt(1, 3))
+        assert (client.match(prompt(1, 3), tenant=TENANT).n_blocks, sequence.n_ready) == (0, 0)
+        assert sequence.share(2 * SIZE) == 2
+        assert (client.match(prompt(1, 3), tenant=TENANT).n_blocks, sequence.n_ready) == (2, 2)
+
+
+def test_a_sequence_that_was_forgotten_is_dropped_with_the_next_call(client: LocalClient) -> None:
+    held = client.open_sequence(tenant=TENANT, tokens=prompt(1, 30))
+    other = client.open_sequence(tenant=TENANT)
+    with client._changed:  # where the garbage collector may come by
+        held.forget()
+    assert client.core.blocks_in(BlockState.FILLING) == 30
+    other.append(prompt(2, 3))
+    assert client.core.blocks_in(BlockState.FILLING) == 3
+
+
 def test_no_room_is_an_error_with_names_and_holds_nothing(client: LocalClient) -> None:
     held = client.open_sequence(tenant=TENANT, tokens=prompt(1, 30))
     with pytest.raises(OutOfBlocks, match=r"'acme' holds 30 of 32 blocks \(sequences: 1, leases: 0\)"):

@@ -73,6 +73,18 @@ def make_client(model: Any, *, n_blocks: int = 400) -> LocalClient:
     return LocalClient(scope, PoolSettings.model_validate(settings))
 
 
+class Apart:
+    """A client as those of a worker are: it answers what the real one does, and no row may lie in its pool."""
+
+    def __init__(self, inner: LocalClient) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "open_sequence":
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+
 def tokens(seed: int, n: int) -> list[int]:
     """None of them is padding."""
     return torch.randint(2, 256, (n,), generator=torch.Generator().manual_seed(seed)).tolist()

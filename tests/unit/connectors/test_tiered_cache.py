@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -14,6 +15,7 @@ from tests.unit.connectors.families import (
     BLOCK,
     PAD,
     SHAPE,
+    Apart,
     batch,
     generate,
     hits,
@@ -22,14 +24,20 @@ from tests.unit.connectors.families import (
     one,
     tokens,
 )
+from tiered.blocks.state import BlockState
 from tiered.client.local import LocalClient
 from tiered.client.port import Loaded, Match, Saved
 from tiered.connectors.transformers import TieredCache, model_scope, tiered_cache
 from tiered.connectors.transformers.dispatch import IMPLEMENTATION
 from tiered.connectors.transformers.kv import cache_argument
+from tiered.connectors.transformers.pooled import PooledRows
+from tiered.connectors.transformers.rows import Writes
+from tiered.core.invariants import check_core
 from tiered.errors import ConfigError
 from tiered.hashing.chain import Extras
-from tiered.types import Hints, TenantId
+from tiered.pool.pool import BlockPool
+from tiered.tenancy.policy import TenantPolicy
+from tiered.types import BlockId, Hints, TenantId
 
 PROMPT = tokens(1, 61)
 
@@ -47,10 +55,13 @@ def model() -> Any:
     return make_model("llama")
 
 
-@pytest.fixture
-def client(model: Any) -> Iterator[LocalClient]:
+@pytest.fixture(params=["in the pool", "apart"])
+def client(request: pytest.FixtureRequest, model: Any) -> Iterator[LocalClient]:
+    """Of both kinds: rows lie in a pool of this process; with a worker's, in memory of their own."""
     with closing(make_client(model)) as made:
-        yield made
+        yield made if request.param == "in the pool" else Apart(made)  # type: ignore[misc]
+        made.open_sequence(tenant=TenantId("default")).drop()  # what the garbage collector found is dropped, too
+        check_core(made.core)
 
 
 def store(client: LocalClient, model: Any, *prompts: list[int], **how: Any) -> None:
@@ -67,17 +78,14 @@ def assert_as_alone(model: Any, client: Any, inputs: dict[str, torch.Tensor], **
     return hits(cache)
 
 
-class Bent:
-    """A client whose calls a test may bend; whatever it does not, the real one answers."""
+class Bent(Apart):
+    """One whose calls a test may bend."""
 
     def __init__(self, inner: LocalClient) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.gone = False
         self.before_release: Callable[[Match], None] = lambda match: None
         self.hints: list[Hints] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     @property
     def pool(self) -> Any:
@@ -116,7 +124,7 @@ def test_prompts_of_one_batch_that_begin_alike_share_the_blocks(model: Any, clie
     store(client, model, PROMPT)
     inputs = batch([PROMPT[:48] + tokens(seed, 13) for seed in (3, 4, 5)])
     with tiered_cache(client, model, inputs) as cache:
-        assert (hits(cache), cache.own.n_used) == ([48] * 3, 48 // BLOCK)
+        assert (hits(cache), cache.n_blocks) == ([48] * 3, 48 // BLOCK)
         assert torch.equal(generate(model, inputs, cache), generate(model, inputs))
 
 
@@ -156,12 +164,108 @@ def test_without_inputs_nothing_is_reused_and_all_is_stored(model: Any, client: 
     assert assert_as_alone(model, client, inputs) == [56, 15]
 
 
-def test_a_cache_kept_open_pins_nothing(model: Any, client: LocalClient) -> None:
+def test_a_cache_kept_open_pins_its_blocks_where_it_reads_them_and_else_nothing(
+    model: Any, client: LocalClient
+) -> None:
     store(client, model, PROMPT)
     cache = tiered_cache(client, model, one(PROMPT))
     assert hits(cache) == [56]
-    assert not any(record.pins for record in client.core.table.records)
+    pinned = sum(record.pins for record in client.core.table.records)
+    assert pinned == (0 if isinstance(client, Apart) else 7)
     cache.close()
+    assert not any(record.pins for record in client.core.table.records)
+
+
+# Where the rows lie.
+
+
+def test_rows_lie_in_the_pool_of_this_process_and_nothing_is_copied(
+    model: Any, client: LocalClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BlockPool, "gather", None)
+    monkeypatch.setattr(BlockPool, "scatter", None)
+    if isinstance(client, Apart):
+        with tiered_cache(client, model) as cache:
+            assert not cache.in_pool
+        return
+    with tiered_cache(client, model, one(PROMPT)) as cache:
+        generate(model, one(PROMPT), cache)
+        assert cache.in_pool
+        used = client.core.blocks_in(BlockState.FILLING)
+        assert used == cache.n_blocks == 9
+        (saved,) = cache.save()
+        assert (saved.n_stored, saved.first_index, saved.reason, saved.answer) == (9, 0, "", "granted")
+    with tiered_cache(client, model, one(PROMPT)) as cache:
+        assert (hits(cache), client.core.blocks_in(BlockState.FILLING)) == ([56], 0)
+        assert torch.equal(generate(model, one(PROMPT), cache), generate(model, one(PROMPT)))
+        assert [saved.n_stored for saved in cache.save()] == [0], "all of it was there"
+
+
+def test_no_row_writes_into_a_block_that_others_read(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``generate`` computes what the first row has anew, since the second has less."""
+    written: list[BlockState] = []
+    reserve = PooledRows.reserve
+
+    def noting(rows: PooledRows, *args: Any, **how: Any) -> Writes:
+        writes = reserve(rows, *args, **how)
+        written.extend(client.core.table[BlockId(slot // BLOCK)].state for slot in writes.slots)
+        return writes
+
+    with closing(make_client(model)) as client:
+        store(client, model, PROMPT)
+        monkeypatch.setattr(PooledRows, "reserve", noting)
+        assert assert_as_alone(model, client, batch([PROMPT, tokens(9, 41)])) == [20, 0]
+    assert set(written) == {BlockState.FILLING}
+
+
+def test_what_a_cache_wrote_is_nobodys_before_it_is_saved(model: Any, client: LocalClient) -> None:
+    cache = tiered_cache(client, model, one(PROMPT))
+    generate(model, one(PROMPT), cache)
+    assert hits(tiered_cache(client, model, one(PROMPT))) == [0]
+    cache.save()
+    assert hits(tiered_cache(client, model, one(PROMPT))) == [56]
+    cache.close()
+
+
+def test_a_cache_that_nobody_has_any_more_holds_nothing(model: Any, client: LocalClient) -> None:
+    cache = tiered_cache(client, model, one(PROMPT))
+    generate(model, one(PROMPT), cache)
+    del cache
+    gc.collect()
+    tiered_cache(client, model, one(tokens(2, 20))).close()
+    assert client.core.blocks_in(BlockState.FREE) == client.core.n_blocks
+
+
+def test_a_generation_that_the_pool_has_no_room_for_goes_on_in_memory_of_its_own(model: Any) -> None:
+    """Its prompt fits, its answer does not; of that as much is stored as there is room for."""
+    inputs = batch([PROMPT, PROMPT[:50] + tokens(3, 5)])
+    expected = generate(model, inputs, max_new_tokens=40)
+    with closing(make_client(model, n_blocks=10)) as small:
+        store(small, model, PROMPT[:48])
+        with tiered_cache(small, model, inputs) as cache:
+            assert (hits(cache), cache.in_pool) == ([48, 42], True)
+            assert torch.equal(generate(model, inputs, cache, max_new_tokens=40), expected)
+            assert not cache.in_pool
+            check_core(small.core)
+            assert [saved.reason for saved in cache.save()] == ["full", "full"]
+        check_core(small.core)
+
+
+def test_beams_that_find_no_room_go_on_in_memory_of_their_own(model: Any) -> None:
+    expected = generate(model, one(PROMPT), num_beams=4, max_new_tokens=30)
+    with closing(make_client(model, n_blocks=12)) as small, tiered_cache(small, model, one(PROMPT)) as cache:
+        assert torch.equal(generate(model, one(PROMPT), cache, num_beams=4, max_new_tokens=30), expected)
+        assert not cache.in_pool
+
+
+def test_a_tenant_at_its_limit_is_served_in_memory_of_its_own(model: Any) -> None:
+    with closing(make_client(model)) as client:
+        limit = 4 * client.layout.block_bytes
+        client.set_policies({TenantId("default"): TenantPolicy(tenant="default", hot_limit_bytes=limit)})
+        with tiered_cache(client, model, one(PROMPT)) as cache:
+            assert torch.equal(generate(model, one(PROMPT), cache), generate(model, one(PROMPT)))
+            assert not cache.in_pool
+        assert assert_as_alone(model, client, one(PROMPT)) == [32]
 
 
 # Rows.
@@ -172,13 +276,13 @@ def test_beams_that_fork_within_the_open_block_copy_that_block_alone(model: Any,
     with tiered_cache(client, model, inputs) as cache, torch.no_grad():
         argument = {cache_argument(model): cache}
         model(**inputs, **argument)
-        assert cache.own.n_used == 8
+        assert cache.n_blocks == 8
         cache.batch_repeat_interleave(3)
-        assert cache.own.n_used == 8
+        assert cache.n_blocks == 8
         model(torch.tensor([[5], [6], [7]]), **argument)
-        assert cache.own.n_used == 8 + 2
+        assert cache.n_blocks == 8 + 2
         cache.reorder_cache(torch.tensor([2, 2, 0]))
-        assert cache.own.n_used == 8 + 1
+        assert cache.n_blocks == 8 + 1
         again = model(torch.tensor([[8], [9], [10]]), **argument).logits[:, -1]
     tails = [[7, 8], [7, 9], [5, 10]]
     alone = [model(torch.tensor([PROMPT[:59] + tail])).logits[0, -1] for tail in tails]
@@ -189,7 +293,7 @@ def test_the_copies_of_a_prompt_that_generate_makes_share_its_blocks(model: Any,
     inputs = one(PROMPT)
     with tiered_cache(client, model, inputs) as cache:
         generate(model, inputs, cache, num_beams=8, max_new_tokens=1)
-        assert cache.own.n_used == 8
+        assert cache.n_blocks == 8
 
 
 def test_rows_may_be_dropped_and_doubled(model: Any, client: LocalClient) -> None:
@@ -229,7 +333,7 @@ def test_a_crop_into_the_padding_leaves_a_row_empty(model: Any, client: LocalCli
     with tiered_cache(client, model, inputs) as cache:
         expected = generate(model, inputs, cache)
         cache.crop(40 - cache.get_seq_length())
-        assert cache.own.n_used == 40 // BLOCK
+        assert cache.n_blocks == 40 // BLOCK
         assert torch.equal(generate(model, inputs, cache), expected)
 
 
@@ -239,14 +343,14 @@ def test_a_positive_crop_says_how_many_to_keep(model: Any, client: LocalClient) 
     cache.crop(70)
     assert cache.get_seq_length() == 56
     cache.crop(9)
-    assert (cache.get_seq_length(), cache.own.n_used) == (9, 2)
+    assert (cache.get_seq_length(), cache.n_blocks) == (9, 2)
 
 
 def test_a_cache_that_was_reset_serves_another_batch(model: Any, client: LocalClient) -> None:
     with tiered_cache(client, model, one(PROMPT)) as cache:
         generate(model, one(PROMPT), cache)
         cache.reset()
-        assert (cache.get_seq_length(), cache.own.n_used) == (0, 0)
+        assert (cache.get_seq_length(), cache.n_blocks) == (0, 0)
         inputs = batch([tokens(2, 30), tokens(3, 44)])
         assert torch.equal(generate(model, inputs, cache), generate(model, inputs))
     assert assert_as_alone(model, client, one(PROMPT)) == [0]  # what was reset before it was saved is not stored

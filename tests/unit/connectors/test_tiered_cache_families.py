@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.connectors.families import FAMILIES, batch, generate, hits, make_client, make_model, one, tokens
+from tests.unit.connectors.families import (
+    FAMILIES,
+    Apart,
+    batch,
+    generate,
+    hits,
+    make_client,
+    make_model,
+    one,
+    tokens,
+)
 from tiered.client.local import LocalClient
 from tiered.connectors.transformers import tiered_cache
 from tiered.connectors.transformers.kv import cache_argument
@@ -38,9 +48,10 @@ def attention(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def client(model: Any) -> Iterator[LocalClient]:
+def client(model: Any, attention: str) -> Iterator[LocalClient]:
+    """Rows lie in its pool with one kind of attention, and in memory of their own with the other."""
     with closing(make_client(model)) as made:
-        yield made
+        yield made if attention == "paged" else Apart(made)  # type: ignore[misc]
 
 
 def cold_then_warm(

@@ -17,6 +17,7 @@ from tiered.core.sequences import (
     find_sequence,
     fork,
     open_sequence,
+    share,
     truncate,
     written,
 )
@@ -77,6 +78,60 @@ def test_a_block_is_matchable_only_once_all_its_tokens_are_written() -> None:
         seen.append(world.hot(hashes([1] * 9)))
     assert seen == [0, 1, 2, 2]
     assert world.core.table[sequence.block_ids[0]].checksum == checksum(sequence.hashes[0])
+
+
+def private(world: World, tokens: list[int]) -> TokenSequence:
+    sequence = open_sequence(world.core, connection=ENGINE, tenant=RED, scope_id=SCOPE, is_private=True)
+    finish(world, sequence, tokens)
+    return sequence
+
+
+def test_a_private_sequence_is_found_as_far_as_it_was_shared_and_no_further() -> None:
+    world = World(8)
+    sequence = private(world, [1] * 13)
+    assert world.hot(hashes([1] * 13)) == 0
+    assert share(world.core, sequence, 9) == 2
+    check_core(world.core)
+    assert world.hot(hashes([1] * 13)) == 2
+    assert world.core.table[sequence.block_ids[1]].checksum == checksum(sequence.hashes[1])
+    assert share(world.core, sequence, 9) == 0
+    with pytest.raises(ValueError, match="14 is not between 0 and the 13 that are written"):
+        share(world.core, sequence, 14)
+    drop(world.core, sequence)
+    check_core(world.core)
+    assert (world.hot(hashes([1] * 13)), free(world)) == (2, 6)
+
+
+def test_what_a_private_sequence_reads_and_writes_is_not_counted() -> None:
+    world = World(8)
+    opened(world, [1] * 8)
+    asked = world.core.count(RED).tokens
+    hits = [record.hits for record in world.core.table.records]
+    sequence = private(world, [1] * 9)
+    assert sequence.n_ready == 2
+    assert world.core.count(RED).tokens == asked
+    assert [record.hits for record in world.core.table.records] == hits
+
+
+def test_forks_of_a_private_sequence_are_private_and_share_the_same_blocks() -> None:
+    world = World(8)
+    trunk = private(world, [1] * 9)
+    branch = fork(world.core, trunk)
+    finish(world, branch, [2] * 3)
+    assert world.hot(hashes([1] * 9)) == 0
+    assert share(world.core, branch, 12) == 3
+    assert share(world.core, trunk, 9) == 2, "they are the same blocks"
+    check_core(world.core)
+    assert trunk.block_ids[:2] == branch.block_ids[:2]
+
+
+def test_of_two_private_sequences_with_the_same_tokens_the_second_takes_the_firsts_blocks() -> None:
+    world = World(8)
+    first, second = private(world, [1] * 8), private(world, [1] * 8)
+    assert not set(first.block_ids) & set(second.block_ids)
+    assert [share(world.core, sequence, 8) for sequence in (first, second)] == [2, 2]
+    check_core(world.core)
+    assert (first.block_ids, free(world)) == (second.block_ids, 6)
 
 
 def test_an_append_reuses_whole_blocks_and_says_where_to_begin() -> None:

@@ -18,13 +18,12 @@ from tiered.client.saving import verified_blocks
 from tiered.connectors.transformers.cache import TieredCache
 from tiered.connectors.transformers.dispatch import read_blocks
 from tiered.connectors.transformers.given import left_paddings, listen
-from tiered.connectors.transformers.own import OwnBlocks
 from tiered.connectors.transformers.pins import Pins, PinsEnded
 from tiered.connectors.transformers.scope import layer_windows, model_layout
 from tiered.errors import ConfigError
 from tiered.hashing.chain import Extras
 from tiered.pool.pool import BlockPool
-from tiered.types import NO_HINTS, BlockId, Hints, Source, TenantId
+from tiered.types import NO_HINTS, Hints, Source, TenantId
 
 
 def tiered_cache(
@@ -61,9 +60,7 @@ def tiered_cache(
     if inputs is not None:
         prompts = _prompts(model, inputs, attention_mask)
         asks = _Asks(client, TenantId(tenant), extras, hints, load_deadline_s, verify)
-        prefix = _reuse(asks, prompts, cache.own)
-        cache.begin(prompts.ids, prompts.paddings, prefix.blocks, prefix.columns)
-        cache.hit_tokens = prefix.hit_tokens
+        cache.hit_tokens = _reuse(asks, prompts, cache)
     return cache
 
 
@@ -137,51 +134,47 @@ class _Asks:
     verify: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Prefix:
-    """blocks: of each row, in the cache's own memory, at least those of its tokens among the first ``columns``."""
-
-    columns: int
-    blocks: list[list[int]]
-    hit_tokens: list[dict[Source, int]]
-
-
 @dataclass(slots=True)
 class _Held:
     """One row's match while its blocks are pinned."""
 
     pins: Pins
     loaded: Loaded = field(default_factory=Loaded)
-    n_tokens: int = 0
 
 
-def _reuse(asks: _Asks, prompts: _Prompts, own: OwnBlocks) -> _Prefix:
-    """Copies of the columns that all rows have, with all pins given back when it returns."""
-    client, n_columns = asks.client, prompts.ids.shape[1]
+def _reuse(asks: _Asks, prompts: _Prompts, cache: TieredCache) -> list[dict[Source, int]]:
+    """Begin the cache with the columns that all rows have; of each row, its tokens among them by where they were.
+
+    All of the matches' pins are given back when it returns.
+    """
+    client, n_columns, paddings = asks.client, prompts.ids.shape[1], prompts.paddings
+    block_tokens = client.layout.block_tokens
     with ExitStack() as stack:
         held = []
         expected = n_columns - 1  # the last token is always computed
         matches = []
-        for tokens, padding in zip(prompts.tokens, prompts.paddings, strict=True):
+        for tokens, padding in zip(prompts.tokens, paddings, strict=True):
             match = client.match(tokens, tenant=asks.tenant, extras=asks.extras, hints=asks.hints)
             matches.append(match)
             held.append(_Held(Pins(client, match, hold_s=asks.load_deadline_s)))
             stack.callback(held[-1].pins.abandon)
-            expected = min(expected, padding + match.n_blocks * client.layout.block_tokens)
-        for row, match, padding in zip(held, matches, prompts.paddings, strict=True):
+            expected = min(expected, padding + match.n_blocks * block_tokens)
+        for row, match, padding in zip(held, matches, paddings, strict=True):
             if match.n_blocks and expected > padding:
                 row.loaded = client.load(match, deadline_s=asks.load_deadline_s)
         pool = client.pool  # asked for once: what follows reads the memory that the blocks were loaded into
         columns = expected
-        for row, padding in zip(held, prompts.paddings, strict=True):
-            row.n_tokens = _usable_tokens(asks, pool, row.loaded)
-            columns = min(columns, padding + row.n_tokens)
-        blocks, columns = _copy(held, prompts.paddings, columns, pool, own)
-    hits = [
-        _by_source(row.loaded, max(0, columns - padding), client.layout.block_tokens)
-        for row, padding in zip(held, prompts.paddings, strict=True)
+        for row, padding in zip(held, paddings, strict=True):
+            columns = min(columns, padding + _usable_tokens(asks, pool, row.loaded))
+        n_tokens = [max(0, columns - padding) for padding in paddings]
+        tables = [row.loaded.block_ids[: -(-n // block_tokens)] for row, n in zip(held, n_tokens, strict=True)]
+        columns = cache.begin(prompts.ids, paddings, columns, pool, tables)
+        if _lost(held, paddings, columns):  # any doubt is a miss, of all: rows share blocks
+            columns = cache.begin(prompts.ids, paddings, 0, None, [])
+    return [
+        _by_source(row.loaded, max(0, columns - padding), block_tokens)
+        for row, padding in zip(held, paddings, strict=True)
     ]
-    return _Prefix(columns, blocks, hits)
 
 
 def _usable_tokens(asks: _Asks, pool: BlockPool | None, loaded: Loaded) -> int:
@@ -193,34 +186,15 @@ def _usable_tokens(asks: _Asks, pool: BlockPool | None, loaded: Loaded) -> int:
     return n_blocks * pool.layout.block_tokens
 
 
-def _copy(
-    held: Sequence[_Held], paddings: Sequence[int], columns: int, pool: BlockPool | None, own: OwnBlocks
-) -> tuple[list[list[int]], int]:
-    """Each row's blocks, and how many columns are to be used: fewer if pins had ended while they were copied.
-
-    A block that several rows begin with is copied once.
-    """
-    copied: dict[BlockId, int] = {}
-    tables: list[list[int]] = []
-    for row, padding in zip(held, paddings, strict=True):
-        n_tokens = max(0, columns - padding)
-        wanted = row.loaded.block_ids[: -(-n_tokens // own.layout.block_tokens)]
-        fresh = [block_id for block_id in wanted if block_id not in copied]
-        own.share(copied[block_id] for block_id in wanted if block_id in copied)
-        if fresh and pool is not None:
-            copied.update(zip(fresh, own.copy_in(pool, fresh), strict=True))
-        tables.append([copied[block_id] for block_id in wanted])
+def _lost(held: Sequence[_Held], paddings: Sequence[int], columns: int) -> bool:
+    """Give back the matches' pins; whether any had ended before of which something was used."""
     lost = False
     for row, padding in zip(held, paddings, strict=True):
         try:
             row.pins.give_back(used_tokens=max(0, columns - padding))
         except PinsEnded:
             lost = lost or columns > padding
-    if lost:  # any doubt is a miss, of all: rows share copies
-        for table in tables:
-            own.give_back(table)
-        return [[] for _ in tables], min(0, columns)
-    return tables, columns
+    return lost
 
 
 def _by_source(loaded: Loaded, n_tokens: int, block_tokens: int) -> dict[Source, int]:

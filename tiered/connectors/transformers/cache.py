@@ -3,6 +3,9 @@
 Owns the rows of a batch, the tokens they hold, and what of them is stored when. Refuses to know where a prefix comes
 from: :mod:`tiered.connectors.transformers.attach` brings it.
 
+Where the pool is in this process, the rows lie in it; they move to memory of their own when it has no room for them.
+With a worker they lie in memory of their own, so that nothing that happens to it changes an answer.
+
 Layers keep every token, also those beyond a sliding window, because whoever continues the prompt elsewhere needs
 them; a windowed layer shows attention the window only, like transformers' own caches.
 """
@@ -10,7 +13,10 @@ them; a windowed layer shows attention the window only, like transformers' own c
 from __future__ import annotations
 
 import time
+import weakref
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +25,16 @@ import torch
 from transformers.cache_utils import Cache
 
 from tiered.client.port import CacheClient, Saved
+from tiered.client.sequences import SequenceHandle
 from tiered.connectors.transformers.dispatch import reads_blocks
 from tiered.connectors.transformers.given import Given
 from tiered.connectors.transformers.layers import TieredLayer
 from tiered.connectors.transformers.own import OwnBlocks
-from tiered.connectors.transformers.rows import Rows
+from tiered.connectors.transformers.pooled import PooledRows, SequenceClient
+from tiered.connectors.transformers.rows import Rows, Writes
 from tiered.connectors.transformers.step import Step
+from tiered.core.allocate import Shortfall, answer
+from tiered.errors import OutOfBlocks
 from tiered.hashing.chain import Extras
 from tiered.types import NO_HINTS, BlockId, Hints, Source, TenantId
 
@@ -53,8 +63,7 @@ class TieredCache(Cache):
         self._client = client
         self._model = model
         self._tenant, self._extras, self._hints = tenant, extras, hints
-        self._own = OwnBlocks(client.layout, device=model.device)
-        self._rows = Rows(self._own)
+        self._rows: Rows | PooledRows = self._fresh_rows()
         self._tokens: torch.Tensor | None = None
         self._prompt_columns = 0
         self._looked_up = False
@@ -68,20 +77,68 @@ class TieredCache(Cache):
     # What the prefix brings.
 
     def begin(
-        self, ids: torch.Tensor, paddings: Sequence[int], prefix: Sequence[Sequence[int]], columns: int
-    ) -> None:
-        """Rows that start with ``columns`` of a prompt, whose blocks of the cache's own are ``prefix``."""
+        self,
+        ids: torch.Tensor,
+        paddings: Sequence[int],
+        columns: int,
+        pool: BlockPool | None,
+        tables: Sequence[Sequence[BlockId]],
+    ) -> int:
+        """Rows that start with ``columns`` of a prompt, or fewer; how many.
+
+        tables: of each row, the pool's blocks of its tokens among the first ``columns``; whole, and pinned until this
+                returns.
+        """
         self._rows.begin(paddings)
-        for row, blocks in zip(self._rows.rows, prefix, strict=True):
-            row.blocks = list(blocks)
+        if pool is not None and any(tables):
+            columns = self._take_over(ids, columns, pool, tables)
         self._rows.cut(columns)
-        self._tokens = ids[:, :columns].to(self._own.tensor.device)
+        self._tokens = ids[:, :columns].to(self._model.device)
         self._prompt_columns = ids.shape[1]
         self._looked_up = True
+        return columns
+
+    def _take_over(
+        self, ids: torch.Tensor, columns: int, pool: BlockPool, tables: Sequence[Sequence[BlockId]]
+    ) -> int:
+        rows = self._rows
+        if isinstance(rows, PooledRows):
+            tokens = [of_row[padding:] for of_row, padding in zip(ids.tolist(), rows.paddings, strict=True)]
+            try:
+                return rows.take_over(tokens, [len(table) for table in tables], columns)
+            except OutOfBlocks:  # they were gone before they could be pinned once more
+                return 0
+        for row, blocks in zip(rows.rows, rows.own.copy_tables(pool, tables), strict=True):
+            row.blocks = blocks
+        return columns
 
     @property
-    def own(self) -> OwnBlocks:
-        return self._own
+    def n_blocks(self) -> int:
+        """Blocks that its rows hold; one that several share counts once."""
+        return self._rows.n_blocks
+
+    @property
+    def in_pool(self) -> bool:
+        """Whether its rows lie in the pool."""
+        return isinstance(self._rows, PooledRows)
+
+    def _fresh_rows(self) -> Rows | PooledRows:
+        client, pool, device = self._client, self._client.pool, self._model.device
+        if not isinstance(client, SequenceClient) or pool is None or torch.device(pool.device) != device:
+            return Rows(OwnBlocks(client.layout, device=device))
+        tenant, extras = self._tenant, self._extras  # not the cache itself: it is to be collected when nobody has it
+
+        def open_sequence() -> SequenceHandle:
+            return client.open_sequence(tenant=tenant, extras=extras, is_private=True)
+
+        rows = PooledRows(pool, open_sequence)
+        weakref.finalize(self, rows.forget).atexit = False
+        return rows
+
+    def _leave_pool(self) -> None:
+        """Go on in memory of its own."""
+        if isinstance(self._rows, PooledRows):
+            self._rows = self._rows.moved_to(OwnBlocks(self._client.layout, device=self._model.device))
 
     # What the model does.
 
@@ -136,12 +193,12 @@ class TieredCache(Cache):
         ids = given.ids
         if ids is None:
             ids = torch.zeros((given.n_rows, given.n_columns), dtype=torch.int64)
-        ids = ids.to(self._own.tensor.device)
+        ids = ids.to(self._model.device)
         grouped = ids.view(len(self._rows), copies, -1)
         if copies > 1 and (given.ids is None or not bool((grouped == grouped[:, :1]).all())):
             self._repeat(copies)  # not copies of one prompt after all: each row writes its own
             copies = 1
-        writes = self._rows.reserve(given.n_columns, copies=copies)
+        writes = self._reserve(ids, copies)
         if copies > 1 and self._tokens is not None:
             self._tokens = self._tokens.repeat_interleave(copies, 0)
         self.hit_tokens = [hit for hit in self.hit_tokens for _ in range(copies)]
@@ -149,6 +206,17 @@ class TieredCache(Cache):
         self._announced = ids
         self._in_place = reads_blocks(self._model)
         self._began_at = time.perf_counter()
+
+    def _reserve(self, ids: torch.Tensor, copies: int) -> Writes:
+        if self._unstorable:  # tokens are what a sequence in the pool is known by
+            self._leave_pool()
+        if isinstance(self._rows, PooledRows):
+            try:
+                return self._rows.reserve(ids.shape[1], ids, copies=copies)
+            except OutOfBlocks:
+                self._leave_pool()
+        assert isinstance(self._rows, Rows)
+        return self._rows.reserve(ids.shape[1], copies=copies)
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> Step:
         step = self._step
@@ -164,12 +232,13 @@ class TieredCache(Cache):
     def _finish(self, step: Step) -> None:
         assert self._announced is not None
         assert self._began_at is not None
+        took_s = time.perf_counter() - self._began_at
         tokens = [self._announced] if self._tokens is None else [self._tokens, self._announced]
         self._tokens = torch.cat(tokens, dim=1)
-        self._rows.columns = step.after
+        self._rows.finish(step.after)
         self._step = None
-        if step.n_columns > 1 and self._own.tensor.device.type == "cpu":  # elsewhere the work has only been queued
-            self._client.note_prefill(n_tokens=step.n_queries, took_s=time.perf_counter() - self._began_at)
+        if step.n_columns > 1 and self._tokens.device.type == "cpu":  # elsewhere the work has only been queued
+            self._client.note_prefill(n_tokens=step.n_queries, took_s=took_s)
 
     def _abandon(self) -> None:
         """Forget a forward that did not reach the last layer."""
@@ -228,6 +297,8 @@ class TieredCache(Cache):
         """Empty, for another batch of any shape; nothing is looked up for it."""
         self._step = self._tokens = None
         self._rows.clear()
+        if not self.in_pool:
+            self._rows = self._fresh_rows()
         self._unstorable, self._looked_up = "", False
         self.hit_tokens = []
 
@@ -251,18 +322,22 @@ class TieredCache(Cache):
         tokens = self._tokens[index, row.padding :].tolist()
         n_prompt = max(0, self._prompt_columns - row.padding)
         n_answer = self._answer_tokens(tokens[n_prompt:])
-        own = self._own
+        kept = tokens[: n_prompt + n_answer]
+        own, shared = self._rows.own, Saved()
+        if isinstance(self._rows, PooledRows):  # the save finds them, and tells policies of them
+            shared = self._rows.share(index, len(kept))
 
         def fill(pool: BlockPool, block_ids: Sequence[BlockId], first_index: int) -> None:
             own.copy_out(row.blocks[first_index : first_index + len(block_ids)], pool, block_ids)
 
-        return self._client.save(
-            tokens[: n_prompt + n_answer],
+        saved = self._client.save(
+            kept,
             tenant=self._tenant,
             fill=fill,
             extras=self._extras,
             hints=msgspec.structs.replace(self._hints, output_tokens=n_answer),
         )
+        return _joined(shared, saved, self._tenant) if shared.n_stored else saved
 
     def _answer_tokens(self, answer: Sequence[int]) -> int:
         pad = getattr(getattr(self._model, "generation_config", None), "pad_token_id", None)
@@ -276,8 +351,6 @@ class TieredCache(Cache):
         hit_tokens = self.hit_tokens
         self.reset()
         self.hit_tokens = hit_tokens
-        self._own = OwnBlocks(self._client.layout, device=self._model.device)
-        self._rows = Rows(self._own)
 
     def __enter__(self) -> TieredCache:
         return self
@@ -291,3 +364,15 @@ class TieredCache(Cache):
                 self.save()
         finally:
             self.close()
+
+
+def _joined(shared: Saved, saved: Saved, tenant: TenantId) -> Saved:
+    """Of one row: what was shared where it lay, then what was stored after it."""
+    gave = dict(Counter(shared.gave) + Counter(saved.gave))
+    return replace(
+        saved,
+        n_stored=shared.n_stored + saved.n_stored,
+        first_index=shared.first_index,
+        gave=gave,
+        answer=answer(tenant, Shortfall(saved.reason or Shortfall.NONE), gave),
+    )

@@ -73,10 +73,24 @@ class OwnBlocks:
     def copy_in(self, pool: BlockPool, block_ids: Sequence[BlockId]) -> list[int]:
         """Copies of blocks of a pool, in order. Whether they were whole and still are is the caller's to check."""
         blocks = self.take(len(block_ids))
+        run = range(blocks[0], blocks[0] + len(blocks)) if blocks else range(0)
+        if torch.device(pool.device) == self.tensor.device and blocks == list(run):
+            pool.gather(block_ids, self.tensor[run.start : run.stop])  # no fresh memory in between, whose touch costs
+            return blocks
         copied = torch.empty((len(blocks), *self.layout.block_shape), dtype=self.tensor.dtype, device=pool.device)
         pool.gather(block_ids, copied)
         self.tensor.index_copy_(0, self.index(blocks), copied.to(self.tensor.device))
         return blocks
+
+    def copy_tables(self, pool: BlockPool, tables: Sequence[Sequence[BlockId]]) -> list[list[int]]:
+        """Copies of block tables of a pool, for a row each. A block that stands in several of them is copied once."""
+        copied: dict[BlockId, int] = {}
+        for table in tables:
+            fresh = [block_id for block_id in table if block_id not in copied]
+            self.share(copied[block_id] for block_id in table if block_id in copied)
+            if fresh:
+                copied.update(zip(fresh, self.copy_in(pool, fresh), strict=True))
+        return [[copied[block_id] for block_id in table] for table in tables]
 
     def copy_out(self, blocks: Sequence[int], pool: BlockPool, block_ids: Sequence[BlockId]) -> None:
         """Write blocks into slots of a pool, each whole."""

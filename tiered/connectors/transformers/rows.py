@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
 
 from tiered.connectors.transformers.own import OwnBlocks
+from tiered.layout import KvLayout
 
 
 @dataclass(slots=True)
@@ -32,6 +36,35 @@ class Writes:
     slots: list[int]
 
 
+class Blocks(Protocol):
+    """Memory that rows lie in."""
+
+    layout: KvLayout
+
+    @property
+    def tensor(self) -> torch.Tensor: ...
+
+    def index(self, blocks: Sequence[int]) -> torch.Tensor: ...
+
+
+class BatchRows(Protocol):
+    """What a step reads of rows, wherever they lie."""
+
+    @property
+    def own(self) -> Blocks: ...
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+
+    @property
+    def columns(self) -> int: ...
+
+    @property
+    def paddings(self) -> list[int]: ...
+
+    def __len__(self) -> int: ...
+
+
 class Rows:
     """``columns`` are those whose keys and values are in place in every layer."""
 
@@ -46,6 +79,11 @@ class Rows:
     @property
     def paddings(self) -> list[int]:
         return [row.padding for row in self.rows]
+
+    @property
+    def n_blocks(self) -> int:
+        """Blocks that rows hold; one that several share counts once."""
+        return self.own.n_used
 
     def begin(self, paddings: Sequence[int]) -> None:
         """Empty rows, in place of those there are."""
@@ -86,6 +124,10 @@ class Rows:
             ]
         self.repeat(copies)
         return Writes(sources, slots)
+
+    def finish(self, columns: int) -> None:
+        """What was reserved up to ``columns`` is written, in all layers."""
+        self.columns = columns
 
     def repeat(self, times: int) -> None:
         """Each row becomes so many, one after the other."""

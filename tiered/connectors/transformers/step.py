@@ -12,19 +12,18 @@ import torch
 
 from tiered.attention import PagedBatch, paged_attention, write_kv
 from tiered.attention.paged import gather_planes
-from tiered.connectors.transformers.own import OwnBlocks
-from tiered.connectors.transformers.rows import Rows, Writes
+from tiered.connectors.transformers.rows import BatchRows, Blocks, Writes
 
 
 class Step:
     """Built when the blocks are reserved, before any layer writes; valid until the rows change."""
 
-    def __init__(self, rows: Rows, writes: Writes, n_columns: int) -> None:
+    def __init__(self, rows: BatchRows, writes: Writes, n_columns: int) -> None:
         self.n_rows = len(rows)
         self.n_columns = n_columns
         self.before = rows.columns
         self.written: set[int] = set()
-        self._own: OwnBlocks = rows.own
+        self._own: Blocks = rows.own
         self._paddings = rows.paddings
         self._tables = [row.blocks for row in rows.rows]
         self._slots = self._own.index(writes.slots)
