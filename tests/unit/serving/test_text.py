@@ -36,7 +36,12 @@ def pieces_of(characters: Characters, tokens: Sequence[int]) -> list[str]:
     return [*(characters.add(token) for token in tokens), characters.end()]
 
 
-@given(st.text(max_size=40), st.text(max_size=12))
+def ends_whole(answer: str) -> bool:
+    """At its end the mark looks like half a character, which is not shown."""
+    return not answer.endswith("\ufffd")
+
+
+@given(st.text(max_size=40).filter(ends_whole), st.text(max_size=12))
 @example("a\u20ac\U0001f600", "")
 @example("\U0001f600\U0001f601", "\u20ac")
 @pytest.mark.parametrize("decode", [lossy, byte_fallback])
