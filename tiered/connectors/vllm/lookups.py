@@ -113,7 +113,7 @@ class Lookups:
         with self._changed:
             if self._closed or len(self._waiting) >= QUEUE_MAX or not any(lane.attached for lane in self._lanes):
                 return None
-            if any(lane.is_stuck for lane in self._lanes):
+            if any(lane.is_silent() for lane in self._lanes):
                 return None
             self._waiting.append(lookup)
             self._changed.notify_all()  # a lane whose worker is away would sleep on
@@ -123,6 +123,9 @@ class Lookups:
         """The lookup has served, or is not wanted any more: its pins end, now or once it is answered."""
         with self._changed:
             lookup._settled = used_tokens, own_tokens
+            if lookup.is_given_up and not lookup.is_fetching:  # a slow fetch is no sign of a silent worker
+                for lane in self._lanes:
+                    lane.is_doubtful = lane.is_doubtful or lane.current is lookup
             if lookup.answered.is_set():
                 self._give_back(lookup)
             elif lookup in self._waiting:
@@ -218,12 +221,15 @@ class _Lane:
     clients: Clients
     releases: deque[tuple[Mapping[Shard, Match], int, int]] = field(default_factory=deque)
     current: Lookup | None = None
+    is_doubtful: bool = False
 
     @property
     def attached(self) -> bool:
         return all(client.attached for client in self.clients.values())
 
-    @property
-    def is_stuck(self) -> bool:
-        """Whether it waits for an answer that came too late already; a slow fetch is no sign of a silent worker."""
-        return self.current is not None and self.current.is_given_up and not self.current.is_fetching
+    def is_silent(self) -> bool:
+        """Whether it waits for an answer that came too late already, or has lost its worker over that: one request
+        finds out for all. It ends with the answer, or once a worker has let the lane in again."""
+        if self.is_doubtful and self.current is None and self.attached:
+            self.is_doubtful = False
+        return self.is_doubtful

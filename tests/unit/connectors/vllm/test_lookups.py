@@ -190,10 +190,29 @@ def test_a_worker_that_keeps_one_request_waiting_is_not_asked_by_the_next() -> N
         made.settle(waiting, used_tokens=0, own_tokens=0)
         assert made.submit(ASK, TOKENS, is_counted=True) is not None, "its request may have been aborted"
         waiting.is_given_up = True
+        made.settle(waiting, used_tokens=0, own_tokens=0)
         assert made.submit(ASK, TOKENS, is_counted=True) is None
         silent.gate.set()
         assert waiting.answered.wait(10)
         until(lambda: made.submit(ASK, TOKENS, is_counted=True), "it is asked again once it answers")
+
+
+def test_a_worker_lost_over_its_silence_is_not_asked_by_other_lanes_until_it_answers() -> None:
+    silent, other = FakeClient(), FakeClient()
+    silent.gate.clear()
+    other.attached = False
+    with lookups({ONE: silent}, {ONE: other}) as made:
+        waiting = made.submit(ASK, TOKENS, is_counted=True)
+        assert waiting is not None
+        assert silent.entered.wait(10)
+        waiting.is_given_up = True
+        made.settle(waiting, used_tokens=0, own_tokens=0)
+        other.attached, silent.attached = True, False
+        silent.gate.set()
+        assert waiting.answered.wait(10)
+        assert made.submit(ASK, TOKENS, is_counted=True) is None, "each lane in turn would wait for it"
+        silent.attached = True
+        until(lambda: made.submit(ASK, TOKENS, is_counted=True), "it is asked again once it let one in")
 
 
 def test_what_goes_wrong_in_one_lookup_is_a_miss_and_the_next_is_served() -> None:
