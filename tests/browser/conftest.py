@@ -16,7 +16,9 @@ from typing import Any, Final
 
 import pytest
 
+from tests.browser.busy import NODES, Busy, busy_cluster
 from tests.support.worker_process import until
+from tiered.cluster.embedded import EmbeddedServer
 
 selenium = pytest.importorskip("selenium.webdriver", reason="pip install -e '.[dev]' brings selenium")
 
@@ -62,14 +64,15 @@ class Browser:
         self.driver = driver
         self._forgiven: tuple[str, ...] = ()
 
-    def look(self, *, size: tuple[int, int] = DESKTOP, dark: bool = False) -> None:
+    def look(self, *, size: tuple[int, int] = DESKTOP, dark: bool = False, reduced_motion: bool = False) -> None:
         width, height = size
         self._tell(
             "Emulation.setDeviceMetricsOverride",
             {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self._tell("Emulation.setEmulatedMedia", {"features": [scheme]})
+        motion = {"name": "prefers-reduced-motion", "value": "reduce" if reduced_motion else "no-preference"}
+        self._tell("Emulation.setEmulatedMedia", {"features": [scheme, motion]})
 
     def open(self, url: str) -> None:
         self.driver.get(url)
@@ -108,6 +111,15 @@ class Browser:
             "return [...document.querySelectorAll(arguments[0])].map(each => each.dataset[arguments[1]])", css, name
         )
         return found
+
+    def rows(self, css: str, *names: str) -> list[tuple[str, ...]]:
+        """Of several data attributes, all of one moment."""
+        found: list[list[str]] = self.run(
+            "const [css, names] = arguments;"
+            "return [...document.querySelectorAll(css)].map(each => names.map(name => each.dataset[name]))",
+            *(css, names),
+        )
+        return [tuple(row) for row in found]
 
     def choose(self, css: str, index: int, value: str) -> None:
         """An option of one of the selects that match."""
@@ -169,3 +181,27 @@ def browser(chromium: tuple[str, str], tmp_path: Path) -> Iterator[Browser]:
         window.look()
         yield window
         assert window.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
+    with (
+        EmbeddedServer.start(tmp_path_factory.mktemp("redis"), maxmemory_bytes=None) as server,
+        busy_cluster(server) as started,
+    ):
+        for name in NODES:
+            started.attach(name)
+        until(lambda: started.rounds > 150, "the engines have asked often", within_s=60)
+        yield started
+        assert started.wrong == []
+
+
+@pytest.fixture
+def resting(busy: Busy) -> Iterator[Busy]:
+    """Nobody asks, so that numbers stand still once the workers have said them."""
+    from tests.browser.agreement import wait_still  # which needs Browser of here
+
+    busy.rest()
+    wait_still(busy.url)
+    yield busy
+    busy.go_on()

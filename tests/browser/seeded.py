@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 import uvicorn
 
@@ -13,8 +15,10 @@ from coordinator.server.api import build_api
 from coordinator.server.credentials import Credentials
 from coordinator.server.known_tokens import KnownTokens
 from coordinator.server.services import Services
+from coordinator.view.explainer import Explainer
 from coordinator.view.history import History
 from coordinator.view.keeper import ViewKeeper
+from coordinator.view.nodes_client import Heard, NodesClient
 from coordinator.view.snapshot import Readings
 from tests.support.worker_process import until
 from tests.unit.coordinator.builders import node_info, node_stats, redis_usage, tokens
@@ -26,9 +30,11 @@ from tiered.cluster.drains import Drains
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
+from tiered.cluster.why import BooksWhy
 from tiered.config import RedisSettings
 from tiered.tenancy.policy import TenantPolicy
-from tiered.types import Epoch, NodeView, TenantId, TenantStats
+from tiered.types import BlockHash, Epoch, Happening, NodeView, TenantId, TenantStats, Told
+from tiered.wire.messages import Explain, Explained, Recent
 
 _MIB = 1 << 20
 
@@ -63,6 +69,42 @@ def readings(n_tenants: int, n_nodes: int, step: int) -> Readings:
     )
 
 
+class _Memories:
+    """In place of what asks the nodes: each remembers that some tenants gave way to others, and one was refused."""
+
+    def ask(self, nodes: Sequence[NodeView], question: Callable[[NodeView], Explain | Recent]) -> list[Heard]:
+        return [Heard(node, Explained(self._of(question(node)), last_seq=9, lost=0)) for node in nodes]
+
+    def close(self) -> None:
+        return
+
+    def _of(self, question: Explain | Recent) -> tuple[Told, ...]:
+        if isinstance(question, Explain) or question.after_seq:
+            return ()
+        happened = [
+            Happening(
+                "evicted",
+                BlockHash(bytes([n]) * 32),
+                f"tenant-{n:04d}",
+                n_blocks=n,
+                detail={
+                    "why": "room",
+                    "for_tenant": f"tenant-{n // 2 * 2:04d}",
+                    "used": n,
+                    "limit": -1,
+                    "reserved": 0,
+                },
+            )
+            for n in range(1, 9)
+        ]
+        happened.append(Happening("refused", BlockHash(b""), "tenant-0003", n_blocks=2, detail={"why": "quota"}))
+        return tuple(
+            Told(seq, time.time(), each)
+            for seq, each in enumerate(happened, start=1)
+            if not question.what or each.what in question.what
+        )
+
+
 @contextmanager
 def seeded_app(settings: RedisSettings, *, n_tenants: int, n_nodes: int) -> Iterator[str]:
     """Its URL; the view grows once a second as a coordinator's does."""
@@ -82,6 +124,7 @@ def seeded_app(settings: RedisSettings, *, n_tenants: int, n_nodes: int) -> Iter
         Drains(client, keys),
         Clears(client, keys),
         history=history,
+        explainer=Explainer(cast(NodesClient, _Memories()), BooksWhy(client, keys)),
     )
     app = build_api(services)
     mount_dashboard(app)

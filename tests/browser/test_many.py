@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.browser.agreement import hold_glances
 from tests.browser.conftest import PHONE, Browser
 from tests.browser.seeded import seeded_app
 from tests.support.redis_server import settings_for
@@ -96,6 +97,15 @@ def test_a_thousand_rows_can_be_searched_sorted_and_shown(many: str, browser: Br
     assert took["sort"] < FRAME_MS_MAX
 
 
+def test_the_overview_says_who_gave_way_to_whom(many: str, browser: Browser) -> None:
+    browser.open(f"{many}/")
+    hold_glances(browser, many)
+    assert ("tenant-0007", "tenant-0006", "evicted") in browser.rows(".is-pair", "tenant", "other", "what")
+    assert not any(tenant == other for tenant, other in browser.rows(".is-pair", "tenant", "other"))
+    assert "tenant-0007" in browser.text(".is-pair")
+    assert "gave way to tenant-0006" in browser.text(".is-pair")
+
+
 def test_what_somebody_writes_is_not_overwritten_while_rows_change(many: str, browser: Browser) -> None:
     browser.open(f"{many}/tenants")
     browser.wait("tr[data-key]")
@@ -120,7 +130,7 @@ const evil = arguments[0];
 const real = window.fetch;
 window.fetch = async (path, options) => {
   const answer = await real(path, options);
-  const kept = /^(none|hot|redis|alive|private|evict_own|refuse|alarm|warning|note)$/;
+  const kept = /^(none|hot|redis|alive|private|evict_own|refuse|refused|alarm|warning|note)$/;
   const poison = value => {
     if (typeof value === 'string') return kept.test(value) ? value : evil;
     if (Array.isArray(value)) return value.map(poison);

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tiered.hashing.chain import Extras, chain_hashes
+from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.types import NO_HINTS, BlockHash, BlockId, Hints, LeaseId, Source, TenantId
 
@@ -130,6 +131,9 @@ Fill: TypeAlias = "Callable[[BlockPool, Sequence[BlockId], int], None]"
 
 
 class CacheClient(Protocol):
+    @property
+    def scope(self) -> ModelScope: ...
+
     @property
     def layout(self) -> KvLayout: ...
 

@@ -57,11 +57,12 @@ export class Flow {
       role: "img",
       tabindex: "0",
     });
-    this.readout = h("p", { class: "soft readout", "aria-live": "off" });
+    this.readout = h("p", { class: "soft readout" });
+    this.spoken = h("p", { class: "unseen", role: "status" }); // what was read by a key, and not what then moves on
     this.from = h("span");
     this.axis = h("div", { class: "axis soft" }, this.from, h("span", {}, "now"));
     this.top = h("p", { class: "soft chart-top" });
-    this.node = h("div", { class: "chart" }, this.top, this.picture, this.axis, this.readout);
+    this.node = h("div", { class: "chart" }, this.top, this.picture, this.axis, this.readout, this.spoken);
     this.picture.addEventListener("pointermove", (event) => {
       const box = this.picture.getBoundingClientRect();
       this.#look(this.#nearest((event.clientX - box.left) / box.width));
@@ -74,6 +75,7 @@ export class Flow {
       event.preventDefault();
       const from = this.#at ?? this.#points.length;
       this.#look(Math.max(0, Math.min(this.#points.length - 1, from + step)));
+      say(this.spoken, this.readout.textContent);
     });
   }
 
@@ -126,8 +128,10 @@ export class Flow {
             y2: HEIGHT,
           })
         : null;
-    put(this.picture, points.length > 1 ? areas : null, cursor);
-    say(this.top, points.length > 1 && asked ? `at most ${tokensPerSecond(top)}` : "");
+    const isDrawn = points.length > 1;
+    put(this.picture, isDrawn ? areas : null, cursor);
+    for (const part of [this.picture, this.axis, this.top]) part.toggleAttribute("hidden", !isDrawn);
+    say(this.top, asked ? `at most ${tokensPerSecond(top)}` : "");
     this.#tell(asked, missed);
   }
 
@@ -169,13 +173,25 @@ export class Flow {
   }
 }
 
-/** A line over a horizontal axis. points: [x, y] with y of 0 to 1; marks: [{x, label}]. */
-export function curve({ points, xMax, label, marks = [], xWords }) {
+const HEIGHTS = [1, 0.75, 0.5, 0.25, 0];
+
+/** A line over a horizontal axis. points: [x, y] with y of 0 to 1; mark: {x, label}, where we are. */
+export function curve({ points, xMax, label, mark, xWords }) {
+  const left = `${(100 * mark.x) / xMax}%`;
   const place = ([x, y]) => `${((WIDTH * x) / xMax).toFixed(1)},${(HEIGHT - HEIGHT * y).toFixed(1)}`;
   return h(
     "div",
     { class: "chart curve" },
-    h("p", { class: "soft chart-top" }, "100 %"),
+    h(
+      "div",
+      { class: "marks", "aria-hidden": "true" },
+      h("span", { class: mark.x > xMax / 2 ? "is-left" : null, style: { left } }, mark.label),
+    ),
+    h(
+      "div",
+      { class: "heights soft", "aria-hidden": "true" },
+      HEIGHTS.map((y) => h("span", { style: { top: `${100 * (1 - y)}%` } }, `${100 * y} %`)),
+    ),
     svg(
       "svg",
       {
@@ -185,7 +201,9 @@ export function curve({ points, xMax, label, marks = [], xWords }) {
         role: "img",
         "aria-label": label,
       },
-      [0.25, 0.5, 0.75].map((y) => svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * y, y2: HEIGHT * y })),
+      HEIGHTS.slice(0, -1).map((y) =>
+        svg("line", { class: "grid", x1: 0, x2: WIDTH, y1: HEIGHT * y, y2: HEIGHT * y }),
+      ),
       points.length
         ? svg("polygon", {
             class: "area of-hot is-faint",
@@ -193,9 +211,7 @@ export function curve({ points, xMax, label, marks = [], xWords }) {
           })
         : null,
       svg("polyline", { class: "line", points: points.map(place).join(" ") }),
-      marks.map((mark) =>
-        svg("line", { class: "cursor", x1: (WIDTH * mark.x) / xMax, x2: (WIDTH * mark.x) / xMax, y1: 0, y2: HEIGHT }),
-      ),
+      svg("line", { class: "cursor", x1: (WIDTH * mark.x) / xMax, x2: (WIDTH * mark.x) / xMax, y1: 0, y2: HEIGHT }),
     ),
     h("div", { class: "axis soft" }, h("span", {}, "0"), h("span", {}, xWords(xMax))),
   );

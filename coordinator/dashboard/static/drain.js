@@ -26,6 +26,13 @@ export function drainForm(row, changed) {
   const mayChange = caller.kind !== "tenant";
   let most = 0;
   let shown = "";
+  let isAsking = false;
+
+  node.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !isAsking) return;
+    event.preventDefault();
+    idle().focus();
+  });
 
   const act = async (method) => {
     say(outcome, "");
@@ -41,12 +48,14 @@ export function drainForm(row, changed) {
   };
 
   const idle = () => {
+    isAsking = false;
     const button = h("button", { type: "button", class: "act", on: { click: asking } }, "Drain …");
     put(node, button, progress, outcome);
     return button;
   };
 
   const asking = () => {
+    isAsking = true;
     wish = "POST";
     const sure = h("button", { type: "submit", class: "act main" }, `Drain ${row.node}`);
     put(
@@ -79,6 +88,7 @@ export function drainForm(row, changed) {
     if (now === "nothing") put(node);
     else if (now === "idle") idle();
     else {
+      isAsking = false;
       wish = "DELETE";
       put(node, bar, progress, token.node, h("button", { type: "submit", class: "act" }, "Call it off"), outcome);
     }

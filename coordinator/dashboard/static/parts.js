@@ -8,21 +8,26 @@ export function section(title, ...children) {
   return h("section", { class: "card", "aria-labelledby": id }, h("h2", { id }, title), children);
 }
 
+/** What stands between backticks is typed somewhere. */
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
+}
+
 /** What is not there, why, and what to type. */
 export function blank(text, command = null, more = null) {
   return h(
     "div",
     { class: "blank-text" },
-    h("p", {}, text),
+    h("p", {}, withCode(text)),
     command ? h("pre", {}, h("code", {}, command)) : null,
-    more ? h("p", { class: "soft" }, more) : null,
+    more ? h("p", { class: "soft" }, withCode(more)) : null,
   );
 }
 
 export const NO_WORKER = [
   "No worker has joined.",
   "tiered-worker --redis-url redis://HOST:PORT",
-  "Or start a whole cluster on this machine with: tiered up",
+  "Or start a whole cluster on this machine with `tiered up`.",
 ];
 
 const SIGNS = { alarm: "✕", warning: "!", note: "i", good: "✓" };

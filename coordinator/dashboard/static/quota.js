@@ -3,7 +3,7 @@
 import { Refused, change } from "./api.js";
 import { attribute, freshId, h, put, say } from "./dom.js";
 import { tokenField } from "./token.js";
-import { bytesInput, parseBytes } from "./words.js";
+import { bytes, bytesInput, parseBytes } from "./words.js";
 
 const FIELDS = [
   { name: "hot_total_reserved_bytes", label: "Hot reserved, all nodes", kind: "bytes", least: 0 },
@@ -68,15 +68,21 @@ export function quotaForm(row, changed) {
     return h("div", { class: "field" }, h("label", { for: id }, field.label), input, fault);
   });
 
+  const inForce = ({ name, kind }) => String(kind === "bytes" ? bytesInput(policy[name]) : (policy[name] ?? ""));
+
   const fill = () => {
-    for (const { field, input } of inputs.values())
-      input.value = field.kind === "bytes" ? bytesInput(policy[field.name]) : (policy[field.name] ?? "");
+    for (const { field, input } of inputs.values()) input.value = inForce(field);
+  };
+
+  const undo = () => {
+    forgive();
+    fill();
   };
 
   const blame = (name, message) => {
     const at = inputs.get(name);
     if (!at) return false;
-    say(at.fault, message);
+    say(at.fault, asOnThePage(message));
     at.fault.hidden = false;
     attribute(at.input, "aria-invalid", "true");
     at.input.focus();
@@ -153,6 +159,13 @@ export function quotaForm(row, changed) {
           event.preventDefault();
           void submit();
         },
+        keydown: (event) => {
+          // What somebody wrote is not thrown away together with the form: the first Escape takes it back.
+          if (event.key !== "Escape") return;
+          if (![...inputs.values()].some(({ field, input }) => input.value !== inForce(field))) return;
+          event.preventDefault();
+          undo();
+        },
       },
     },
     isNamed
@@ -169,17 +182,20 @@ export function quotaForm(row, changed) {
         {
           type: "button",
           class: "act",
-          on: {
-            click: () => {
-              forgive();
-              fill();
-            },
-          },
+          on: { click: undo },
         },
         "Undo",
       ),
       outcome,
     ),
+  );
+}
+
+/** The API names its own fields and exact bytes; who looks at the form knows labels and sizes. */
+function asOnThePage(message) {
+  return FIELDS.reduce((text, { name, label }) => text.replaceAll(name, label), message).replaceAll(
+    /\((\d+)\)/g,
+    (_, n) => `(${bytes(n)})`,
   );
 }
 

@@ -64,7 +64,7 @@ export class Table {
     const detail = this.#detail(row, { close: () => this.close(key) });
     const tr = h(
       "tr",
-      { class: "detail", role: "row" },
+      { class: "detail", role: "row", on: { keydown: (event) => this.#leave(event, key) } },
       h("td", { colspan: this.#columns.length, role: "cell" }, detail.node),
     );
     shown.tr.after(tr);
@@ -86,6 +86,13 @@ export class Table {
       attribute(shown.toggle, "aria-expanded", "false");
       shown.toggle.focus();
     }
+  }
+
+  /** Escape closes, unless what is inside had a use for it. */
+  #leave(event, key) {
+    if (event.key !== "Escape" || event.defaultPrevented || !this.#open.has(key)) return;
+    event.preventDefault();
+    this.close(key);
   }
 
   stop() {
@@ -245,7 +252,10 @@ export class Table {
           type: "button",
           class: "toggle",
           "aria-expanded": "false",
-          on: { click: () => (this.#open.has(key) ? this.close(key) : this.open(key, { focus: false })) },
+          on: {
+            click: () => (this.#open.has(key) ? this.close(key) : this.open(key, { focus: false })),
+            keydown: (event) => this.#leave(event, key),
+          },
         });
         shown.toggle = toggle;
         td.append(toggle);

@@ -22,6 +22,7 @@ from tiered.client.port import Fill, Loaded, Match, Saved
 from tiered.config import PoolSettings
 from tiered.connectors.transformers import CachedGenerator, Generation, GeneratorOptions, Reuse, model_scope
 from tiered.hashing.chain import Extras
+from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
 from tiered.types import NO_HINTS, Hints, Source, TenantId
@@ -166,6 +167,20 @@ def test_chunks_of_another_size_are_not_taken_where_bits_count(model: LlamaForCa
     assert answer(model, client, prompt).hit_tokens == {Source.HOT: 4 * CHUNK}
 
 
+def test_a_scope_of_the_options_names_the_blocks_by_their_tokens_alone(model: LlamaForCausalLM) -> None:
+    prompt = tokens(10, 2 * CHUNK + 1)
+    scope = OPTIONS.scope(model_scope(model, block_tokens=BLOCK))
+    with closing(LocalClient(scope, PoolSettings(bytes=64 * scope.layout.block_bytes))) as client:
+        answer(model, client, prompt)
+        assert client.match(prompt, tenant=TENANT).n_blocks == 2 * CHUNK // BLOCK
+        assert answer(model, client, prompt).hit_tokens == {Source.HOT: 2 * CHUNK}
+        for other in (GeneratorOptions(chunk_tokens=2 * CHUNK), GeneratorOptions(CHUNK, Reuse.BLOCK)):
+            with pytest.raises(ValueError, match=f"reuse: .*exactly chunks of {CHUNK}; attach another"):
+                CachedGenerator(model, client, other)
+    plain = model_scope(model, block_tokens=BLOCK)
+    assert GeneratorOptions(CHUNK, Reuse.BLOCK).scope(plain) == plain
+
+
 def test_a_corrupted_byte_is_noticed_and_computed_anew(model: LlamaForCausalLM, client: LocalClient) -> None:
     prompt = tokens(11, 3 * CHUNK + 1)
     expected = answer(model, None, prompt)
@@ -191,6 +206,10 @@ class Unreliable:
         self.before_release: Callable[[Match], None] = lambda match: None
         self.gone = False
         self.reports: list[tuple[int, float]] = []
+
+    @property
+    def scope(self) -> ModelScope:
+        return self.inner.scope
 
     @property
     def layout(self) -> KvLayout:

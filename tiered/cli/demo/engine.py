@@ -40,7 +40,7 @@ def main() -> None:
     client = None
     if arguments.socket:
         try:
-            client = RemoteClient.attach(arguments.socket, scope, engine=f"demo-{os.getpid()}")
+            client = RemoteClient.attach(arguments.socket, options.scope(scope), engine=f"demo-{os.getpid()}")
         except TieredError as error:
             _say(replies, Refused(str(error)))
             sys.exit(2)

@@ -12,11 +12,12 @@ Its kernels see other shapes, so that goes with ``Reuse.BLOCK``.
 from __future__ import annotations
 
 import enum
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import torch
@@ -32,8 +33,12 @@ from tiered.connectors.transformers.scope import layer_windows
 from tiered.connectors.transformers.steering import Abandoned, Steering
 from tiered.errors import BlockNotResident
 from tiered.hashing.chain import Extras
+from tiered.hashing.scope import ModelScope
 from tiered.pool.pool import BlockPool
 from tiered.types import NO_HINTS, BlockId, Hints, Source, TenantId
+
+_SHAPES: Final = re.compile(r", (chunks of \d+)$")
+"""How the weights_version of a scope ends that GeneratorOptions.scope made."""
 
 
 class Reuse(enum.Enum):
@@ -66,6 +71,17 @@ class GeneratorOptions:
             raise ValueError(f"storage: {self.storage!r} is neither copy nor paged")
         if self.storage == "paged" and self.reuse is Reuse.EXACT:
             raise ValueError("storage: paged attention equals contiguous up to rounding; set reuse to Reuse.BLOCK")
+
+    def scope(self, plain: ModelScope) -> ModelScope:
+        """What to attach the client with, so that others who know its scope can name its blocks by their tokens."""
+        if self.reuse is not Reuse.EXACT:
+            return plain
+        return msgspec.structs.replace(plain, weights_version=f"{plain.weights_version}, {self.shapes}")
+
+    @property
+    def shapes(self) -> str:
+        """Chunks of another size are other bits: where bits count, they are part of what a block is."""
+        return f"chunks of {self.chunk_tokens}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +156,9 @@ class CachedGenerator:
                 f"chunk_tokens: {self._options.chunk_tokens} is no multiple of the layout's block_tokens, "
                 f"{client.layout.block_tokens}"
             )
+        said = None if client is None else _SHAPES.search(client.scope.weights_version)
+        if said is not None and (self._options.reuse is not Reuse.EXACT or said[1] != self._options.shapes):
+            raise ValueError(f"reuse: the client's scope is that of engines with exactly {said[1]}; attach another")
 
     @torch.inference_mode()
     def generate(
@@ -270,11 +289,14 @@ class CachedGenerator:
         return n_tokens - n_tokens % self._grain()
 
     def _with_shapes(self, extras: Extras | None) -> Extras | None:
-        """Chunks of another size are other bits: where bits count, they are part of what a block is."""
-        if self._options.reuse is not Reuse.EXACT:
+        """Each block says how it was computed, unless the client's scope says so of all."""
+        options = self._options
+        if options.reuse is not Reuse.EXACT or self._client is None:
+            return extras
+        if _SHAPES.search(self._client.scope.weights_version):
             return extras
         plain = extras or Extras()
-        return msgspec.structs.replace(plain, salt=f"{plain.salt}\0chunks of {self._options.chunk_tokens}")
+        return msgspec.structs.replace(plain, salt=f"{plain.salt}\0{options.shapes}")
 
     def _grain(self) -> int:
         """Reused tokens are a multiple of this: the part of a block that is computed needs a block of its own."""

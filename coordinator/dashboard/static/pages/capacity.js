@@ -1,6 +1,7 @@
 // What more memory would buy each tenant: its hit ratio by bytes, and what a change of a tier's size would bring.
 
 import { read } from "../api.js";
+import { TIERS, best, fits, isNothing, points, signed } from "../change.js";
 import { curve } from "../charts.js";
 import { attribute, freshId, h, put, say } from "../dom.js";
 import { Live } from "../live.js";
@@ -11,8 +12,6 @@ export const title = "Capacity";
 export const answers = "What would more memory buy, and for whom?";
 
 const SHOWN_FIRST = 12;
-const MISFIT_MAX = 0.15; // between measured and drawn hit ratio; beyond it a curve answers nothing
-const TIERS = { hot: "hot memory", redis: "Redis" };
 
 export function open(body) {
   const failing = h("div");
@@ -48,7 +47,7 @@ export function open(body) {
       fail("");
       const drawn = tenants
         .filter((each) => each.nodes > 0)
-        .sort((a, b) => best(b) - best(a) || b.asked_tokens_per_hour - a.asked_tokens_per_hour);
+        .sort((a, b) => most(b) - most(a) || b.asked_tokens_per_hour - a.asked_tokens_per_hour);
       nothing.hidden = drawn.length > 0;
       form.hidden = drawn.length === 0;
       const listed = drawn.slice(0, limit);
@@ -76,7 +75,7 @@ export function open(body) {
 }
 
 /** The most that any of the looked-at changes brings; those who gain most come first. */
-function best(tenant) {
+function most(tenant) {
   return Math.max(0, ...tenant.what_if.map((each) => each.tokens_per_hour));
 }
 
@@ -126,14 +125,6 @@ function askForm(ask, changed) {
     attribute(input, "aria-invalid", message ? "true" : null);
   };
   return { node, fail };
-}
-
-function signed(n) {
-  return `${n < 0 ? "−" : "+"}${bytes(Math.abs(n))}`;
-}
-
-function points(n) {
-  return `${n < 0 ? "−" : "+"}${Math.abs(n).toFixed(1)} points`;
 }
 
 function ratio(value) {
@@ -198,14 +189,10 @@ function card() {
         points: [[0, 0], ...at],
         xMax: widest,
         xWords: bytes,
-        marks: [{ x: tenant.room_bytes }],
+        mark: { x: tenant.room_bytes, label: `now ${bytes(tenant.room_bytes)}` },
         label: `Hit ratio by bytes. With the ${bytes(tenant.room_bytes)} there are now: ${ratio(tenant.predicted?.hit_ratio)}. With ${bytes(widest)}: ${ratio(at.at(-1)?.[1])}.`,
       }),
-      h(
-        "p",
-        { class: "soft readout" },
-        `Hit ratio by bytes in all tiers; the upright line is the ${bytes(tenant.room_bytes)} of now.`,
-      ),
+      h("p", { class: "soft readout" }, "Hit ratio by bytes in all tiers together"),
     );
     put(
       facts,
@@ -259,17 +246,10 @@ function roomWords(room) {
 }
 
 function sentence(tenant, isAsked) {
-  // What somebody asked for comes last; unasked, the change that brings most.
-  const changes = tenant.what_if;
-  const { measured, predicted } = tenant;
-  if (measured && Math.abs(measured.hit_ratio - predicted.hit_ratio) > MISFIT_MAX) {
-    return "Too little was sampled yet: the curve is far from what was measured";
-  }
-  if (!changes.length) return "It holds nothing yet that could grow";
-  const chosen = isAsked ? changes.at(-1) : changes.reduce((a, b) => (b.points > a.points ? b : a));
-  if (Math.abs(chosen.points) < 0.05)
-    return isAsked
-      ? `${signed(chosen.more_bytes)} ${TIERS[chosen.tier]} would change nothing`
-      : "More memory would buy nothing now";
+  if (!fits(tenant)) return "Too little was sampled yet: the curve is far from what was measured";
+  if (!tenant.what_if.length) return "It holds nothing yet that could grow";
+  const chosen = isAsked ? tenant.what_if.at(-1) : best(tenant); // what somebody asked for comes last
+  if (chosen === null) return "More memory would buy nothing now";
+  if (isNothing(chosen)) return `${signed(chosen.more_bytes)} ${TIERS[chosen.tier]} would change nothing`;
   return `${signed(chosen.more_bytes)} ${TIERS[chosen.tier]} for ${tenant.tenant} = ${points(chosen.points)}`;
 }

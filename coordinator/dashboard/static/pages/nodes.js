@@ -142,7 +142,7 @@ const COLUMNS = [
     hint: "Attached now",
     number: true,
     value: (row) => row.engines,
-    text: (row) => exact(row.engines),
+    text: (row) => (row.alive ? exact(row.engines) : none),
   },
   traffic("from-peers", "From peers", "Received from other workers", "peer_received_bytes"),
   traffic("to-peers", "To peers", "Sent to other workers", "peer_sent_bytes"),
@@ -210,6 +210,22 @@ function speed(source) {
     : "not measured yet";
 }
 
+const tints = new Map(); // tenant -> its colour, the same at every node as far as there are enough
+
+function tint(parts) {
+  const free = new Set(Array.from({ length: TENANTS_SHOWN }, (_, index) => String(index)));
+  const take = (part, key) => {
+    part.key = key;
+    free.delete(key);
+  };
+  for (const part of parts) if (free.has(tints.get(part.label))) take(part, tints.get(part.label));
+  for (const part of parts) {
+    if (part.key !== undefined) continue;
+    take(part, [...free][0]);
+    if (!tints.has(part.label)) tints.set(part.label, part.key);
+  }
+}
+
 function showPool(place, rows, capacity) {
   const most = rows.filter((each) => each.tier === "hot").sort((a, b) => b.bytes - a.bytes);
   if (!most.length) {
@@ -217,9 +233,8 @@ function showPool(place, rows, capacity) {
     return;
   }
   const rest = most.slice(TENANTS_SHOWN);
-  const parts = most
-    .slice(0, TENANTS_SHOWN)
-    .map((each, index) => ({ key: String(index), label: each.tenant, value: each.bytes, row: each }));
+  const parts = most.slice(0, TENANTS_SHOWN).map((each) => ({ label: each.tenant, value: each.bytes, row: each }));
+  tint(parts);
   if (rest.length)
     parts.push({
       key: "rest",
@@ -234,19 +249,20 @@ function showPool(place, rows, capacity) {
       { class: "legend" },
       parts.map((part) => [
         h("span", { class: `key of-${part.key}`, "aria-hidden": "true" }),
-        h("span", { class: "cut" }, part.label),
+        h(
+          "span",
+          { class: "cut" },
+          part.label,
+          part.row && part.row.limit_bytes !== null
+            ? h("span", { class: "soft" }, ` limit ${bytes(part.row.limit_bytes)} here`)
+            : null,
+        ),
         h(
           "span",
           { class: "n", title: exactBytes(part.value), data: { tenant: part.label, value: part.value } },
           bytes(part.value),
         ),
-        h(
-          "span",
-          { class: "n soft" },
-          part.row && part.row.limit_bytes !== null
-            ? `of ${bytes(part.row.limit_bytes)} here`
-            : percent(part.value, capacity),
-        ),
+        h("span", { class: "n soft" }, percent(part.value, capacity)),
       ]),
     ),
   );

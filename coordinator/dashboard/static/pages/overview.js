@@ -1,14 +1,15 @@
-// Is it working, what does it save, who uses it, who suffers?
+// Is it working, what does it save, who uses it, who suffers because of whom, and what would more memory buy?
 
 import { read } from "../api.js";
 import { Flow, meter, stack, tokenParts } from "../charts.js";
 import { h, put, say } from "../dom.js";
+import { buying, suffering } from "../glance.js";
 import { Leases, Live } from "../live.js";
-import { NO_WORKER, blank, nodeState, section, state, tellFailure } from "../parts.js";
+import { NO_WORKER, blank, nodeState, section, state, tellFailure, withCode } from "../parts.js";
 import { TIERS, ago, bytes, count, duration, exact, exactBytes, found, percent, plural } from "../words.js";
 
 export const title = "Overview";
-export const answers = "Is it working, and what does it save?";
+export const answers = "Is it working, what does it save, and for whom?";
 
 const TENANTS_SHOWN = 6;
 const NODES_SHOWN = 8;
@@ -29,6 +30,7 @@ export function open(body, shared) {
   const redis = tier("Redis", "shared by all workers");
   const nodes = h("div");
   const tenants = h("div");
+  const glances = [suffering(), buying()];
 
   put(
     body,
@@ -63,9 +65,11 @@ export function open(body, shared) {
           h("a", { class: "more", href: "tenants", "data-page": "tenants" }, "All tenants"),
         ),
       ),
+      glances.map(({ node }) => wide("w6", node)),
     ),
   );
   seconds.number.dataset.field = "saved_prefill_s";
+  asked.number.dataset.field = "tokens.asked";
 
   const offStats = shared.onStats((stats) => {
     const all = stats.tokens;
@@ -131,7 +135,12 @@ export function open(body, shared) {
     show: ({ alerts: told, nodes: list, past }) => {
       put(failing);
       showAlerts(alerts, told);
-      for (const node of list) node.is_late = leases.isLate(node);
+      // The list of nodes may be read a moment before the alerts are: what one says is lost, both show as lost.
+      const lost = new Set(told.filter((alert) => alert.about === "lost").map((alert) => alert.node));
+      for (const node of list) {
+        node.is_late = leases.isLate(node);
+        node.alive &&= !lost.has(node.node);
+      }
       showNodes(nodes, list);
       flow.show(past.points);
     },
@@ -141,9 +150,12 @@ export function open(body, shared) {
     },
   }).start();
 
+  for (const { live } of glances) live.start();
+
   return () => {
     offStats();
     slow.stop();
+    for (const { live } of glances) live.stop();
   };
 }
 
@@ -214,7 +226,7 @@ function showAlerts(list, told) {
         "li",
         { class: `is-${alert.level}`, data: { about: alert.about, node: alert.node ?? "" } },
         h("span", { class: "sign", role: "img", "aria-label": alert.level }, sign[alert.level] ?? "i"),
-        h("span", {}, alert.text),
+        h("span", {}, withCode(alert.text)),
         h("span", { class: "age" }, ago(alert.age_s)),
       ),
     ),
@@ -277,7 +289,7 @@ function showTenants(place, stats) {
       blank(
         "No tenant has asked for anything yet.",
         null,
-        "Attach an engine to a worker, or see it run with: tiered demo",
+        "Attach an engine to a worker, or see it run with `tiered demo`.",
       ),
     );
     return;

@@ -88,7 +88,7 @@ function leaf(prefix, before, depth, most) {
   const more = before ? prefix.blocks - before.blocks : prefix.blocks;
   return h(
     "tr",
-    { data: { hash: prefix.hash, depth } },
+    { data: { hash: prefix.hash, depth, blocks: prefix.blocks, hits: prefix.hits } },
     h(
       "th",
       { scope: "row", data: { label: "Ends with block" } },
@@ -102,15 +102,11 @@ function leaf(prefix, before, depth, most) {
       {
         class: "number",
         title: `${exact(prefix.blocks)} from the first token on`,
-        data: { label: "Blocks", value: prefix.blocks },
+        data: { label: "Blocks" },
       },
       before ? `+${count(more)}` : count(more),
     ),
-    h(
-      "td",
-      { class: "number", title: exact(prefix.hits), data: { label: "Hits", value: prefix.hits } },
-      count(prefix.hits),
-    ),
+    h("td", { class: "number", title: exact(prefix.hits), data: { label: "Hits" } }, count(prefix.hits)),
     h(
       "td",
       { class: "number", title: `${exact(saved)} blocks not computed again`, data: { label: "Blocks saved" } },
@@ -181,6 +177,7 @@ function promptForm(shared) {
     "form",
     {
       class: "form",
+      "aria-label": "Where is this prompt?",
       on: {
         submit: (event) => {
           event.preventDefault();
@@ -196,7 +193,7 @@ function promptForm(shared) {
       h(
         "span",
         { class: "hint", id: `${ids.prompt}-hint` },
-        "As the engine's tokenizer gives them, separated by anything. Nothing is kept of them.",
+        "Token ids as the engine's tokenizer gives them, separated by anything; hashes where it names blocks by more than tokens: an adapter, a salt or images. Nothing is kept of them.",
       ),
       fault,
     ),

@@ -86,7 +86,8 @@ function amount(key, title, hint, value) {
     hint,
     number: true,
     value,
-    text: (row) => bytes(value(row)),
+    sign: (row) => String(value(row)),
+    node: (row) => h("span", { class: value(row) ? null : "zero" }, bytes(value(row))),
     exact: (row) => exactBytes(value(row)),
   };
 }
