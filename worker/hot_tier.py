@@ -113,6 +113,8 @@ class HotTier(Host):
             now=self.clock.now(),
             hints=hints,
         )
+        if core.sampler is not None:
+            self._fold_soon(core.sampler)
         if self.journal is not None:
             self.journal.used(hashes[: len(lease.pinned)])
         below = hashes[len(lease.pinned) :]

@@ -20,13 +20,17 @@ from tiered.cli.output import human_count, human_share
 from tiered.cli.top.flow import found
 from tiered.cli.top.picture import Picture, failed, first_picture, seen
 from tiered.cli.top.sample import Sample
-from tiered.cli.top.words import brief, cut, duration, per_second
+from tiered.cli.top.words import brief, cut, duration, per_second, short
 from tiered.errors import ConfigError
 from tiered.types import TokenCounts
 
 EVERY_S: Final = 2.0
 
 _TIERS: Final = ("hot", "peer", "redis", "missed")
+
+_WIDE: Final = (24, 9, 14, 13, 13, 13, 13, 8)
+_NARROW: Final = (17, 9, 9, 9, 9, 9, 9, 8)
+"""Columns of the screen, the tenant's first; the narrow ones fit a terminal of 80."""
 
 _HOME, _TO_LINE_END, _TO_SCREEN_END = "\x1b[H", "\x1b[K", "\x1b[J"
 
@@ -95,14 +99,15 @@ def screen_lines(picture: Picture, *, every_s: float, width: int, height: int) -
         lines.append(f"STALE, {duration(picture.age_s)} old: {picture.failure}; asking again")
     elif stats.stale:
         lines.append(f"STALE: the coordinator cannot read Redis; its numbers are {duration(stats.age_s)} old")
-    lines.append(_row("tenant", ("asked/s", "asked", *_TIERS, "hit")))
-    lines.append(_token_row("all", stats.tokens, per_second(flow.per_s(flow.tokens.asked))))
+    widths = _WIDE if width >= sum(_WIDE) else _NARROW
+    lines.append(_row(widths, "tenant", ("asked/s", "asked", *_TIERS, "hit")))
+    lines.append(_token_row(widths, "all", stats.tokens, per_second(flow.per_s(flow.tokens.asked))))
     since = {name: flow.of_tenant(name).tokens.asked for name in stats.by_tenant}
     busiest = sorted(stats.by_tenant, key=lambda name: (-since[name], -stats.by_tenant[name].asked, name))
     room = max(0, height - len(lines))
     shown = busiest if len(busiest) <= room else busiest[: max(0, room - 1)]
     for name in shown:
-        lines.append(_token_row(name, stats.by_tenant[name], per_second(flow.per_s(since[name]))))
+        lines.append(_token_row(widths, name, stats.by_tenant[name], per_second(flow.per_s(since[name]))))
     if len(shown) < len(busiest):
         lines.append(f"and {human_count(len(busiest) - len(shown))} more")
     return [cut(line, width) for line in lines[:height]]
@@ -113,7 +118,8 @@ def _print(picture: Picture, *, form: Form, every_s: float) -> None:
     at = datetime.now(UTC)
     if form is Form.SCREEN:
         width, height = shutil.get_terminal_size()
-        lines = screen_lines(picture, every_s=every_s, width=width, height=max(1, height - 1))
+        # Not the last column: terminals that have written there erase it with what would be right of it.
+        lines = screen_lines(picture, every_s=every_s, width=max(1, width - 1), height=max(1, height - 1))
         sys.stdout.write(_HOME + "".join(f"{line}{_TO_LINE_END}\n" for line in lines) + _TO_SCREEN_END)
     elif not picture.failure:
         line = json_line(picture, at=at) if form is Form.JSON else text_line(picture, at=at)
@@ -121,11 +127,13 @@ def _print(picture: Picture, *, form: Form, every_s: float) -> None:
     sys.stdout.flush()
 
 
-def _token_row(name: str, tokens: TokenCounts, rate: str) -> str:
-    counts = [human_count(n) for n in (tokens.asked, tokens.hot, tokens.peer, tokens.redis, tokens.missed)]
-    return _row(name, [rate.removesuffix("/s"), *counts, human_share(found(tokens), tokens.asked)])
+def _token_row(widths: Sequence[int], name: str, tokens: TokenCounts, rate: str) -> str:
+    """Counts are exact where there is room for them."""
+    count = human_count if widths is _WIDE else short
+    counts = [count(n) for n in (tokens.asked, tokens.hot, tokens.peer, tokens.redis, tokens.missed)]
+    return _row(widths, name, [rate.removesuffix("/s"), *counts, human_share(found(tokens), tokens.asked)])
 
 
-def _row(name: str, cells: Sequence[str]) -> str:
-    rate, asked, *tiers, hit = cells
-    return f"{cut(name, 16):<16}{rate:>8}{asked:>14}" + "".join(f"{cell:>13}" for cell in tiers) + f"{hit:>8}"
+def _row(widths: Sequence[int], name: str, cells: Sequence[str]) -> str:
+    first, *rest = widths
+    return f"{cut(name, first):<{first}}" + "".join(f"{cell:>{n}}" for cell, n in zip(cells, rest, strict=True))

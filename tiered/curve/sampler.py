@@ -3,6 +3,9 @@
 Owns whom a sample is kept of, how large it may be, and how what was seen fades. It takes lookups and the time and
 publishes plain numbers; how places are found is ``stack.py``'s, how they are counted ``histogram.py``'s.
 
+What a request says is noted and no more; the notes are folded into the samples when there is time for it, or when
+curves are asked for. So a request waits for a fraction of a microsecond, whatever its length.
+
 A lookup counts, a save only touches: what an engine computed and stored is there for the next lookup, although
 nobody looked it up yet. What is modelled is one LRU over all that a tenant uses through this node, with everything
 admitted; what really happens differs by policy, by quota and by what engines do not store.
@@ -15,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from math import exp
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from tiered.curve.histogram import Histogram
 from tiered.curve.stack import SampledStack
@@ -44,6 +47,9 @@ STEP_S: Final = 60.0
 
 FRESH_S: Final = 10.0
 """How old a published curve may be: making one costs a third of a millisecond."""
+
+NOTED_MAX: Final = 65_536
+"""Blocks that notes name, and notes: some 5 MB. Beyond that, who notes more folds the oldest."""
 
 SKETCH_HASHES: Final = 32
 _SKETCH_BYTES: Final = 6
@@ -114,12 +120,38 @@ class _Tenant:
             self.successor = _Sample(began=now)
 
 
+class _Looked(NamedTuple):
+    tenant: TenantId
+    hashes: Sequence[BlockHash]
+    prompt_tokens: int
+    now: float
+
+
+class _Saved(NamedTuple):
+    tenant: TenantId
+    hashes: Sequence[BlockHash]
+
+
+class _Counted(NamedTuple):
+    tenant: TenantId
+    asked: int
+    own: int
+    hit: int
+    hot: int
+
+
+_Note: TypeAlias = _Looked | _Saved | _Counted
+
+
 @dataclass(slots=True)
 class Sampler:
-    """Of one node. block_tokens: of its pool. Not thread-safe; ``now`` may not fall."""
+    """Of one node. block_tokens: of its pool. Not thread-safe; ``now`` may not fall, and hashes that were given may
+    not change any more."""
 
     block_tokens: int
     sample_max: int = SAMPLE_MAX
+    _noted: deque[_Note] = field(default_factory=deque)
+    _n_noted: int = 0
     _tenants: dict[TenantId, _Tenant] = field(default_factory=dict)
     _stepped_at: float | None = None
     _sample_max: int = 0
@@ -128,7 +160,61 @@ class Sampler:
         self._share()
 
     def looked_up(self, tenant: TenantId, hashes: Sequence[BlockHash], *, prompt_tokens: int, now: float) -> None:
-        """A request wants these blocks, found or not. Cost: one comparison a block, and some microseconds."""
+        """A request wants these blocks, found or not."""
+        self._note(_Looked(tenant, hashes, prompt_tokens, now), len(hashes))
+
+    def saved(self, tenant: TenantId, hashes: Sequence[BlockHash]) -> None:
+        """These blocks are about to be stored; of a tenant that never looked anything up this says nothing."""
+        self._note(_Saved(tenant, hashes), len(hashes))
+
+    def counted(self, tenant: TenantId, *, asked: int, own: int, hit: int, hot: int) -> None:
+        """What became of a lookup, in tokens: the engine had ``own`` of them itself, of the ``asked`` others it used
+        ``hit`` cached ones, and of those ``hot`` came from this node's pool."""
+        self._note(_Counted(tenant, asked, own, hit, hot), 0)
+
+    def fold(self, n_max: int | None = None) -> bool:
+        """Take the oldest notes into the samples until so many blocks were named; whether some are left. Cost: one
+        comparison a block, and some microseconds a note."""
+        left = self._n_noted if n_max is None else n_max
+        while self._noted and left > 0:
+            note = self._noted.popleft()
+            match note:
+                case _Looked():
+                    n_blocks = len(note.hashes)
+                    self._look(note)
+                case _Saved():
+                    n_blocks = len(note.hashes)
+                    self._save(note)
+                case _Counted():
+                    n_blocks = 0
+                    self._count(note)
+            self._n_noted -= 1 + n_blocks
+            left -= 1 + n_blocks
+        return bool(self._noted)
+
+    def curves(self, *, now: float) -> Mapping[TenantId, TenantCurve]:
+        """What there is to publish. Cost: O(tenants), the notes, a third of a millisecond a stale curve."""
+        self.fold()
+        if self._stepped_at is not None and now >= self._stepped_at + STEP_S:
+            self._step(now)
+        seen = [name for name, known in self._tenants.items() if known.sample.histogram.looked >= 1]
+        busiest = nlargest(PUBLISHED_MAX, seen, key=lambda name: self._tenants[name].sample.histogram.looked)
+        return {name: self._published(self._tenants[name], now) for name in busiest}
+
+    @property
+    def n_sampled(self) -> int:
+        """Blocks that are remembered, of all tenants, once all notes are folded."""
+        self.fold()
+        return sum(len(sample.stack) for known in self._tenants.values() for sample in known.samples())
+
+    def _note(self, note: _Note, n_blocks: int) -> None:
+        self._noted.append(note)
+        self._n_noted += 1 + n_blocks
+        if self._n_noted > NOTED_MAX:
+            self.fold(self._n_noted - NOTED_MAX)
+
+    def _look(self, note: _Looked) -> None:
+        tenant, hashes, prompt_tokens, now = note
         if self._stepped_at is None or now >= self._stepped_at + STEP_S:
             self._step(now)
         known = self._tenants.get(tenant)
@@ -143,35 +229,19 @@ class Sampler:
             sample.histogram.looked += len(hashes)
             sample.touch(hashes, is_counted=True, n_blocks_max=self._sample_max)
 
-    def saved(self, tenant: TenantId, hashes: Sequence[BlockHash]) -> None:
-        """These blocks are about to be stored; of a tenant that never looked anything up this says nothing."""
-        known = self._tenants.get(tenant)
+    def _save(self, note: _Saved) -> None:
+        known = self._tenants.get(note.tenant)
         if known is not None:
             for sample in known.samples():
-                sample.touch(hashes, is_counted=False, n_blocks_max=self._sample_max)
+                sample.touch(note.hashes, is_counted=False, n_blocks_max=self._sample_max)
 
-    def counted(self, tenant: TenantId, *, asked: int, own: int, hit: int, hot: int) -> None:
-        """What became of a lookup, in tokens: the engine had ``own`` of them itself, of the ``asked`` others it used
-        ``hit`` cached ones, and of those ``hot`` came from this node's pool."""
-        known = self._tenants.get(tenant)
+    def _count(self, note: _Counted) -> None:
+        known = self._tenants.get(note.tenant)
         if known is not None:
-            known.counted_tokens += asked
-            known.own_tokens += own
-            known.hit_tokens += hit
-            known.hot_tokens += hot
-
-    def curves(self, *, now: float) -> Mapping[TenantId, TenantCurve]:
-        """What there is to publish. Cost: O(tenants), and a third of a millisecond for each stale curve."""
-        if self._stepped_at is not None and now >= self._stepped_at + STEP_S:
-            self._step(now)
-        seen = [name for name, known in self._tenants.items() if known.sample.histogram.looked >= 1]
-        busiest = nlargest(PUBLISHED_MAX, seen, key=lambda name: self._tenants[name].sample.histogram.looked)
-        return {name: self._published(self._tenants[name], now) for name in busiest}
-
-    @property
-    def n_sampled(self) -> int:
-        """Blocks that are remembered, of all tenants."""
-        return sum(len(sample.stack) for known in self._tenants.values() for sample in known.samples())
+            known.counted_tokens += note.asked
+            known.own_tokens += note.own
+            known.hit_tokens += note.hit
+            known.hot_tokens += note.hot
 
     def _share(self) -> None:
         self._sample_max = min(self.sample_max, SAMPLES_MAX // max(1, len(self._tenants)))

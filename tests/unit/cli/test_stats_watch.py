@@ -73,6 +73,13 @@ def test_the_screen_has_the_sum_first_and_then_the_busiest_of_late() -> None:
     assert lines[3].split() == ["red", "10", "40", "30", "0", "0", "10", "75.0%"]
 
 
+def test_on_80_columns_the_hit_ratio_is_there_and_counts_are_short() -> None:
+    large = sample(1.0, tenants=[tenant("umbrella-research", counts(hot=1_234_567, peer=89_000, missed=123_456))])
+    lines = screen_lines(first_picture(large, now=1.0), every_s=2.0, width=79, height=24)
+    assert lines[1].split() == ["tenant", "asked/s", "asked", "hot", "peer", "redis", "missed", "hit"]
+    assert lines[3].split() == ["umbrella-research", "-", "1.45M", "1.23M", "89k", "0", "123k", "91.5%"]
+
+
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (20, 3), (1, 1)])
 def test_the_screen_never_exceeds_the_terminal(width: int, height: int) -> None:
     crowd = sample(1.0, tenants=[tenant(f"tenant-{i}", counts(hot=i)) for i in range(1_000)])

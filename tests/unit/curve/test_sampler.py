@@ -10,6 +10,7 @@ from tests.unit.simulate.builders import request
 from tiered.curve.sampler import (
     FORGOTTEN_S,
     FRESH_S,
+    NOTED_MAX,
     PUBLISHED_MAX,
     SAMPLE_MAX,
     SAMPLES_MAX,
@@ -54,6 +55,36 @@ def test_conversations_are_drawn_as_the_exact_curve_has_them(salt: str) -> None:
         for share in range(1, 101)
     ]
     assert sum(errors) / len(errors) <= 0.025  # near half of all accesses are to 24 blocks, which is hard to sample
+
+
+def test_notes_that_are_folded_late_make_the_same_curve() -> None:
+    at_once, late = Sampler(16), Sampler(16)
+    for turn in range(40):
+        for sampler in (at_once, late):
+            look(sampler, range(100 * (turn % 7), 100 * (turn % 7) + 300), now=20.0 * turn)
+            sampler.counted(ACME, asked=4_800, own=0, hit=1_600, hot=800)
+            sampler.saved(ACME, [name(block) for block in range(50 * turn, 50 * turn + 200)])
+        at_once.fold()
+    assert curve_of(late, now=800.0) == curve_of(at_once, now=800.0)
+    assert curve_of(late, now=800.0).counted_tokens > 0
+
+
+def test_a_lookup_is_noted_and_not_folded_while_there_is_room() -> None:
+    sampler = Sampler(16)
+    look(sampler, range(100))
+    look(sampler, range(100))
+    assert sampler.fold(1)  # the first note is folded whole; the second is left
+    assert not sampler.fold(1)
+
+
+def test_notes_are_bounded_however_long_nobody_folds_them() -> None:
+    sampler = Sampler(16)
+    for _ in range(10 * NOTED_MAX // 1_000):
+        look(sampler, range(999))
+    n_notes = 1
+    while sampler.fold(1):
+        n_notes += 1
+    assert n_notes == NOTED_MAX // 1_000
 
 
 def test_what_was_saved_is_there_for_the_next_lookup() -> None:

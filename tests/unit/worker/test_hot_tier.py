@@ -22,6 +22,7 @@ from tiered.jobs import Completion
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
 from tiered.types import NodeStats
+from worker.host import FOLDED_BLOCKS
 from worker.hot_tier import HotTier
 
 
@@ -98,3 +99,21 @@ def test_who_waits_for_room_in_vain_keeps_nobody_else_awake(hot: HotTier) -> Non
         return seam.n_turns
 
     assert asyncio.run(wait_for_room()) < 20
+
+
+def test_what_requests_noted_for_the_curves_is_folded_after_the_answer_a_slice_at_a_time(hot: HotTier) -> None:
+    async def match() -> list[bool]:
+        await hot.attach(SCOPE, 1)
+        sampler, scope = hot.core.sampler, scope_id(SCOPE, label=tenant_label(TENANT))
+        assert sampler is not None
+        for _ in range(2):
+            sampler.looked_up(TENANT, hashes_of(prompt(1, 4)) * (FOLDED_BLOCKS // 4), prompt_tokens=1, now=0.0)
+        await hot.match(connection=1, tenant=TENANT, scope_id=scope, hashes=[], asked_tokens=0)
+        left = []
+        for _ in range(3):
+            left.append(sampler.fold(0))
+            await asyncio.sleep(0)
+        await hot.close(timeout_s=5.0)
+        return left
+
+    assert asyncio.run(match()) == [True, True, False]

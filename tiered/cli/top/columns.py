@@ -222,6 +222,11 @@ def _used_blocks(node: Node) -> int:
     return node.pool_blocks - node.free_blocks
 
 
+def _hot_bytes(node: Node) -> int:
+    """What a lost node held is gone with it."""
+    return node.hot_bytes if node.alive else 0
+
+
 NODES: Final[Form[NodeRow]] = Form(
     columns=(
         Column("node", 18, lambda row: row.name, lambda row: row.name, rising=True, left=True),
@@ -237,11 +242,16 @@ NODES: Final[Form[NodeRow]] = Form(
         Column(
             "pool",
             7,
-            lambda row: share(_used_blocks(row.node), row.node.pool_blocks),
-            lambda row: _ratio(_used_blocks(row.node), row.node.pool_blocks),
+            lambda row: share(_used_blocks(row.node), row.node.pool_blocks) if row.node.alive else NOTHING,
+            lambda row: _ratio(_used_blocks(row.node), row.node.pool_blocks) if row.node.alive else -1.0,
         ),
-        Column("hot", 11, lambda row: human_bytes(row.node.hot_bytes), lambda row: row.node.hot_bytes),
-        Column("engines", 8, lambda row: str(row.node.engines), lambda row: row.node.engines),
+        Column("hot", 11, lambda row: human_bytes(_hot_bytes(row.node)), lambda row: _hot_bytes(row.node)),
+        Column(
+            "engines",
+            8,
+            lambda row: str(row.node.engines) if row.node.alive else NOTHING,
+            lambda row: row.node.engines if row.node.alive else -1,
+        ),
         _traffic("from peers", lambda traffic: traffic.peer_received_bytes),
         _traffic("to peers", lambda traffic: traffic.peer_sent_bytes),
         _traffic("from redis", lambda traffic: traffic.redis_read_bytes),

@@ -86,6 +86,13 @@ def _tenant_lines(picture: Picture, tenant: Tenant) -> list[Text]:
 def _node_lines(picture: Picture, node: Node) -> list[Text]:
     flow, per_s, rates = picture.flow.of_node(node.node), picture.flow.per_s, node.rates
     used = node.pool_blocks - node.free_blocks
+    if not node.alive:
+        return [
+            _line("node", f"{node.node}, {node_state(node)}, epoch {node.epoch}: its lease has lapsed"),
+            _line("pool", "gone with it"),
+            _line("address", f"peers {node.peer}, metrics {node.metrics_port}, socket {node.socket_path}"),
+            _line("version", f"{node.version or NOTHING}, pid {node.pid or NOTHING}"),
+        ]
     lease = f", {node.lease_left_s:.1f} s of its lease left" if node.alive else ": its lease has lapsed"
     lines = [
         _line("node", f"{node.node}, {node_state(node)}, epoch {node.epoch}{lease}"),
@@ -134,7 +141,9 @@ def _asked_lines(picture: Picture, subject: Subject, width: int) -> list[Text]:
     if len(largest) > _PLACES_MAX:
         lines.append(Text(f"and {human_count(len(largest) - _PLACES_MAX)} more"))
     lines += [Text(""), _head("what happened of late, the newest first")]
-    lines += _event_lines(detail.events, width) or [Text("nothing that anybody remembers")]
+    lines += _event_lines(detail.events, width)
+    if not detail.events and not detail.silent:
+        lines.append(Text("nothing that anybody remembers"))
     return lines + [Text(each, style="yellow") for each in detail.silent]
 
 

@@ -118,7 +118,7 @@ class Cluster:
         try:
             found = client.evictions(urlencode({**query, "limit": EVENTS_MAX}))
         except ConfigError as error:  # a node that has died tells nothing any more; its usage is known all the same
-            return Detail(subject, usage, (), (brief(str(error)),))
+            return Detail(subject, usage, (), (f"not known: {brief(str(error)).removeprefix('node: ')}",))
         return Detail(subject, usage, found.events, _silent(found))
 
     def close(self) -> None:
