@@ -109,7 +109,7 @@ class Holder:
 def hold(pipe: Pipe) -> None:
     """The serving process: says both ports, then for each word the CPU seconds it has used, until one is false."""
     holder = Holder()
-    server = PeerServer("127.0.0.1", 0, holder, node=NODE, secret=SECRET, timeout_s=PATIENT_S)
+    server = PeerServer("127.0.0.1", 0, holder, node=NODE, secrets=(SECRET,), timeout_s=PATIENT_S)
     server.start()
     listener = socket.create_server(("127.0.0.1", 0))
 

@@ -26,11 +26,8 @@ class HttpSettings(SettingsGroup):
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     port: Port = 8080
-    admin_token_file: Path | None = None
-    """A file that holds the admin token, such as a mounted secret; in the place of admin_token."""
     admin_token: str = Field(default="", max_length=_TOKEN_CHARS_MAX)
     """Sees and changes everything. Empty: whoever is on this machine may, which only loopback may offer."""
-    read_token_file: Path | None = None
     read_token: str = Field(default="", max_length=_TOKEN_CHARS_MAX)
     """Sees everything and changes nothing."""
     tls_key: Path | None = None
@@ -38,20 +35,9 @@ class HttpSettings(SettingsGroup):
     tls_cert: Path | None = None
     """The certificate and those between it and its CA, PEM. Without both: plain HTTP."""
 
-    @field_validator("admin_token_file", "read_token_file")
-    @classmethod
-    def _check_file(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            _secret_in(value)
-        return value
-
     @field_validator("admin_token", "read_token")
     @classmethod
-    def _take_from_file(cls, value: str, info: ValidationInfo) -> str:
-        file: Path | None = info.data.get(f"{info.field_name}_file")
-        if file is not None and value:
-            raise ValueError(f"http.{info.field_name}_file names a file with it; give one of the two")
-        value = _secret_in(file) if file is not None else value
+    def _check_characters(cls, value: str) -> str:
         if not _TOKEN.fullmatch(value):
             raise ValueError("a token is made of printable ASCII characters without spaces")
         return value
@@ -83,21 +69,6 @@ class HttpSettings(SettingsGroup):
         if "tls_key" in info.data and (value is None) != (info.data["tls_key"] is None):
             raise ValueError("TLS needs a certificate and its key: set both http.tls_cert and http.tls_key, or none")
         return value
-
-
-def _secret_in(file: Path) -> str:
-    """Errors: ValueError, of which pydantic makes one that names the setting."""
-    try:
-        text = file.read_text(encoding="utf-8").strip()
-    except OSError as error:
-        raise ValueError(f"it cannot be read ({error.strerror}); put the token there, readable to us") from None
-    except UnicodeDecodeError:
-        raise ValueError("it is no text file; put the token there and nothing else") from None
-    if not text:
-        raise ValueError("it is empty; put the token there and nothing else")
-    if len(text) > _TOKEN_CHARS_MAX:
-        raise ValueError(f"it holds {len(text)} characters, a token has {_TOKEN_CHARS_MAX} at most")
-    return text
 
 
 class ClusterSettings(SettingsGroup):

@@ -1,7 +1,8 @@
 """Settings: frozen models built once, each value with the place it came from.
 
 Every service has one settings model made of groups (``redis``, ``pool``, ...), loaded by :func:`load_settings` in the
-order defaults < TOML file < environment < flags. An unknown key anywhere stops the start.
+order defaults < TOML file < environment < flags. An unknown key anywhere stops the start. ``KEY_file`` names a file
+that holds the value of KEY, so that a secret is neither in the environment nor on a command line.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from tiered.errors import ConfigError
-from tiered.redis_url import parse_redis_url
+from tiered.redis_url import parse_redis_url, with_password
 
 _UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _PASSWORD_OPTION = re.compile(r"(password=)[^&]*")
+_FILE = "_file"
+_FILE_BYTES_MAX = 64 << 10
 
 
 def parse_bytes(value: object) -> object:
@@ -48,6 +59,8 @@ class SettingsGroup(BaseModel):
 class RedisSettings(SettingsGroup):
     """The shared tier. Every call ends within its deadline; an unreachable server means a miss."""
 
+    password: str = Field(default="", max_length=512)
+    """Of the servers, in the place of one in the URL; the URL has it from here on."""
     url: str = "redis://127.0.0.1:6379"
     namespace: str = Field(default="tiered", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
     partitions: int = Field(default=1, ge=1, le=256)
@@ -67,7 +80,10 @@ class RedisSettings(SettingsGroup):
 
     @field_validator("url")
     @classmethod
-    def _check_url(cls, value: str) -> str:
+    def _check_url(cls, value: str, info: ValidationInfo) -> str:
+        password = info.data.get("password")
+        if password:
+            value = with_password(value, password)
         parse_redis_url(value)
         return value
 
@@ -121,7 +137,8 @@ def load_settings(
     """Merge defaults < file < environment < flags and validate once.
 
     Environment: ``<env_prefix>GROUP__FIELD``, such as ``TIERED_WORKER_REDIS__URL``; flags: dotted keys, None
-    means "not given". Errors: ConfigError naming the key, its origin and the fix.
+    means "not given". Files named by ``KEY_file`` are read here, once. Errors: ConfigError naming the key, its origin
+    and the fix.
     """
     origins: dict[str, str] = {}
     merged: dict[str, Any] = {}
@@ -135,6 +152,9 @@ def load_settings(
     for key, value in (flags or {}).items():
         if value is not None:
             _place(merged, origins, key, value, "the command line")
+    for key, value in _flatten(merged).items():
+        if key.endswith(_FILE) and not _has(model, key) and _has(model, key.removesuffix(_FILE)):
+            _place_from_file(merged, origins, key, str(value))
     try:
         settings = model.model_validate(merged)
     except ValidationError as error:
@@ -204,6 +224,45 @@ def _place(tree: dict[str, Any], origins: dict[str, str], key: str, value: objec
     origins[key] = origin
 
 
+def _place_from_file(tree: dict[str, Any], origins: dict[str, str], key: str, path: str) -> None:
+    """Put what the file holds in the place of the key that names it. Errors: ConfigError naming that key."""
+    target = key.removesuffix(_FILE)
+    origin = origins.pop(key)
+    if target in origins:
+        raise ConfigError(
+            f"{target}: given (from {origins[target]}), and {key} names a file with it (from {origin}); "
+            "give one of the two",
+            field=target,
+        )
+    *groups, leaf = key.split(".")
+    branch = tree
+    for group in groups:
+        branch = branch[group]
+    del branch[leaf]
+    try:
+        value = _value_in(Path(path))
+    except ValueError as error:
+        raise ConfigError(f"{key}: {path!r} is not valid: {error} (from {origin})", field=key) from None
+    _place(tree, origins, target, value, f"file {path}, which {origin} names")
+
+
+def _value_in(file: Path) -> str:
+    """Errors: ValueError with one sentence that shows nothing of what is in the file."""
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_FILE_BYTES_MAX + 1)
+        text = data.decode("utf-8").strip()
+    except OSError as error:
+        raise ValueError(f"it cannot be read ({error.strerror}); put the value there, readable to us") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is no text file; put the value there and nothing else") from None
+    if len(data) > _FILE_BYTES_MAX:
+        raise ValueError(f"it has more than {_FILE_BYTES_MAX} bytes; put the value there and nothing else")
+    if not text:
+        raise ValueError("it is empty; put the value there and nothing else")
+    return text
+
+
 def _config_error(error: ValidationError, origins: Mapping[str, str], model: type[BaseModel]) -> ConfigError:
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"])
@@ -217,9 +276,25 @@ def _config_error(error: ValidationError, origins: Mapping[str, str], model: typ
 
 
 def _known(model: type[BaseModel], key: str) -> str:
-    for group in key.split(".")[:-1]:
-        inner = model.model_fields[group].annotation if group in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+    return ", ".join(sorted(_group(model, key).model_fields))
+
+
+def _has(model: type[BaseModel], key: str) -> bool:
+    """Whether it is a setting, and not a group of them."""
+    leaf = key.rsplit(".", 1)[-1]
+    fields = _group(model, key).model_fields
+    return leaf in fields and _inner(fields[leaf].annotation) is None
+
+
+def _group(model: type[BaseModel], key: str) -> type[BaseModel]:
+    """The group that a dotted key lies in, as far as there are such groups."""
+    for name in key.split(".")[:-1]:
+        inner = _inner(model.model_fields[name].annotation) if name in model.model_fields else None
+        if inner is None:
             break
         model = inner
-    return ", ".join(sorted(model.model_fields))
+    return model
+
+
+def _inner(annotation: object) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -115,5 +115,16 @@ class ProtocolError(TieredError):
     """A peer broke the wire contract; the connection is dropped."""
 
 
+class VersionMismatch(ProtocolError):
+    """The other side speaks another major version of the wire; both are in the message."""
+
+    def __init__(self, *, seen: int, spoken: int, who: str = "the other side") -> None:
+        super().__init__(
+            f"{who} speaks wire version {seen}, this side {spoken}: such releases do not talk to each other"
+        )
+        self.seen = seen
+        self.spoken = spoken
+
+
 class IllegalTransition(AssertionError):
     """A bug: an event that a block's state does not allow. Outside the tree, so nothing swallows it."""

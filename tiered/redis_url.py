@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 HOW_TO_WRITE: Final = (
     "write redis://host:port, rediss://host:port, unix:///path/to/socket, redis+sentinel://host:port,host:port/service"
@@ -88,6 +88,16 @@ def parse_redis_url(text: str) -> RedisUrl:
     options = tuple(parse_qsl(parts.query, keep_blank_values=True))
     seeds = tuple(_address(host, kind) for host in hosts.split(","))
     return RedisUrl(text, kind, seeds, _service(kind, parts.path, options), plain, login + at, options)
+
+
+def with_password(text: str, password: str) -> str:
+    """The same URL, which logs in with this password. Errors: ValueError when it has another."""
+    parts = urlsplit(text)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, has_password, own = login.partition(":")
+    if has_password and unquote(own) != password:
+        raise ValueError("it has a password, and redis.password is another; give one of the two")
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{hosts}"))
 
 
 def _address(text: str, kind: Kind) -> Address:

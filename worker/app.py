@@ -93,7 +93,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             settings.node.peer_port,
             lending,
             node=settings.node.name,
-            secret=settings.cluster.secret,
+            secrets=settings.cluster.secrets,
             timeout_s=settings.cluster.peer_timeout_s,
         )
         stack.callback(peer_server.stop)
@@ -137,6 +137,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
                 blocks_by_state=hot.blocks_by_state(),
                 charged_bytes=hot.charged_bytes,
                 timings=hot.timings.copy(),
+                engines_refused=dict(local_server.refused),
                 moved=hot.moved,
                 why=why_snapshot(why),
                 journal=hot.journal_snapshot(),

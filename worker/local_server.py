@@ -16,7 +16,15 @@ from pathlib import Path
 
 from tiered import __version__
 from tiered.core.lease import Lease
-from tiered.errors import CapacityError, ConfigError, LayoutMismatch, OwnershipError, ProtocolError, ScopeMismatch
+from tiered.errors import (
+    CapacityError,
+    ConfigError,
+    LayoutMismatch,
+    OwnershipError,
+    ProtocolError,
+    ScopeMismatch,
+    VersionMismatch,
+)
 from tiered.hashing.chain import split_hashes
 from tiered.hashing.scope import ModelScope, scope_id
 from tiered.log import get_logger
@@ -24,8 +32,10 @@ from tiered.pool.share import cuda_handle, send_with_descriptor
 from tiered.tenancy.policy import check_tenant_name
 from tiered.tracing import span
 from tiered.types import LeaseId, TenantId, TokenCounts
-from tiered.wire.framing import encode
+from tiered.wire.framing import encode, parting_word
 from tiered.wire.messages import (
+    WIRE_MINOR,
+    WIRE_VERSION,
     Allocate,
     Allocated,
     Attach,
@@ -71,6 +81,9 @@ CONNECTIONS_MAX = 1_024
 SILENT_MAX = 64
 """Of connections on which nothing has been said yet."""
 
+REFUSALS = ("version", "protocol", "busy")
+"""It speaks another version of the wire; what it said is not of this protocol; there are too many."""
+
 STOP_S = 1.0
 """How long a stop waits for the connections' tasks to end; they are cancelled, so it takes a moment."""
 
@@ -91,6 +104,8 @@ class LocalServer:
         """Connections that have not said anything yet, the oldest first."""
         self._attached: dict[int, AttachedEngine] = {}
         """By connection."""
+        self.refused = dict.fromkeys(REFUSALS, 0)
+        """Connections that were ended here, by reason."""
 
     async def start(self) -> None:
         """Listen. Errors: ConfigError when the path cannot be used, or a living worker listens there."""
@@ -153,6 +168,7 @@ class LocalServer:
         task = asyncio.current_task()
         assert task is not None
         if len(self._serving) >= CONNECTIONS_MAX:
+            self.refused["busy"] += 1
             _log.warning("engine refused: there are too many", connections=len(self._serving))
             writer.transport.abort()
             return
@@ -163,6 +179,9 @@ class LocalServer:
                     self._silent.pop(task, None)
                     await engine.answer(request, writer)
         except ProtocolError as error:
+            if isinstance(error, VersionMismatch):
+                writer.write(parting_word(error))
+            self.refused["version" if isinstance(error, VersionMismatch) else "protocol"] += 1
             _log.warning("engine dropped", connection=connection, error=str(error))
         except OSError as error:  # the engine died, or takes no more replies; what it held comes back below
             _log.debug("engine lost", connection=connection, error=str(error))
@@ -248,6 +267,7 @@ class _Engine:
             handle=b"" if pool.descriptor is not None else cuda_handle(pool),
             pool=pool.name,
             version=__version__,
+            minor=WIRE_MINOR,
         )
         _log.info(
             "engine attached",
@@ -255,6 +275,7 @@ class _Engine:
             engine=request.engine,
             pid=request.pid,
             version=request.version,
+            wire=f"{WIRE_VERSION}.{request.minor}",
         )
         if pool.descriptor is None:
             writer.write(encode(attached))

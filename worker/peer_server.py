@@ -10,12 +10,12 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tiered.codec.frame import CODEC_NONE, BlockHeader, checksum_of, encode_header
-from tiered.errors import ConfigError, ProtocolError, TieredError, TierTimeout
+from tiered.errors import ConfigError, ProtocolError, TieredError, TierTimeout, VersionMismatch
 from tiered.hashing.chain import split_hashes
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
@@ -26,6 +26,7 @@ from tiered.wire.connection import Connection
 from tiered.wire.framing import PEER_REQUESTS
 from tiered.wire.handshake import HANDSHAKE_BYTES_MAX, left_until
 from tiered.wire.messages import (
+    WIRE_MINOR,
     Challenge,
     Explain,
     Explained,
@@ -66,9 +67,9 @@ ACCEPT_AGAIN_S: Final = 0.1
 WARN_AGAIN_S: Final = 30.0
 """Refusals for one reason are told of in the log once in so long; the counters have every one."""
 
-REFUSALS: Final = ("secret", "unproven", "epoch", "protocol", "busy")
+REFUSALS: Final = ("secret", "unproven", "epoch", "protocol", "version", "busy")
 """The secret does not match; gone without a proof, in time or at all; a fetch from an epoch that has ended; what was
-said is not of this protocol; no room."""
+said is not of this protocol, or of another version of it; no room."""
 
 _log = get_logger("worker.peer")
 
@@ -98,16 +99,21 @@ class PeerServerCounters:
 
 
 class PeerServer:
-    """Listens from construction on, so that its port is known; serves after :meth:`start`."""
+    """Listens from construction on, so that its port is known; serves after :meth:`start`.
 
-    def __init__(self, host: str, port: int, lending: Lending, *, node: str, secret: str, timeout_s: float) -> None:
+    secrets: whoever proves one of them is answered, by a proof of the same.
+    """
+
+    def __init__(
+        self, host: str, port: int, lending: Lending, *, node: str, secrets: Sequence[str], timeout_s: float
+    ) -> None:
         self._sent_blocks = 0
         self._sent_bytes = 0
         self._refused = dict.fromkeys(REFUSALS, 0)
         self._warned_at: dict[str, float] = {}
         self._lending = lending
         self._node = node
-        self._secret = secret
+        self._secrets = tuple(secrets)
         self._timeout_s = timeout_s
         self._slots = PeerSlots()
         self._lock = threading.Lock()
@@ -159,6 +165,8 @@ class PeerServer:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 while self._answer_next(connection):
                     pass
+        except VersionMismatch as error:
+            self._refuse("version", name, str(error))
         except ProtocolError as error:
             self._refuse("protocol", name, str(error))
         except TieredError as error:
@@ -172,7 +180,7 @@ class PeerServer:
         ends_at = time.monotonic() + HANDSHAKE_S
         name, nonce = connection.name, new_nonce()
         try:
-            challenge = Challenge(self._node, self._lending.epoch(), nonce)
+            challenge = Challenge(self._node, self._lending.epoch(), nonce, WIRE_MINOR)
             connection.send(challenge, timeout_s=left_until(ends_at, name))
             proof = connection.receive(timeout_s=left_until(ends_at, name), bytes_max=HANDSHAKE_BYTES_MAX)
         except ProtocolError:
@@ -182,8 +190,10 @@ class PeerServer:
             return False
         if not isinstance(proof, Proof):
             raise ProtocolError(f"{type(proof).__name__} before a proof")
+        connection.minor = proof.minor
         handshake = Handshake(proof.node, self._node, asking_nonce=proof.nonce, serving_nonce=nonce)
-        if not proves(self._secret, handshake, Side.ASKING, proof.digest):
+        secret = next((each for each in self._secrets if proves(each, handshake, Side.ASKING, proof.digest)), None)
+        if secret is None:
             self._refuse("secret", name, "it does not know the cluster secret")
             failure = Failure("secret", "the cluster secret does not match")
             connection.send(failure, timeout_s=left_until(ends_at, name))
@@ -192,7 +202,7 @@ class PeerServer:
             self._refuse("busy", name, "all places are taken")
             connection.send(Failure("busy", "all places are taken"), timeout_s=left_until(ends_at, name))
             return False
-        welcome = Welcome(prove(self._secret, handshake, Side.SERVING))
+        welcome = Welcome(prove(secret, handshake, Side.SERVING))  # by the one that the asker knows
         connection.send(welcome, timeout_s=left_until(ends_at, name))
         return True
 

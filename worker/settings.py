@@ -18,9 +18,14 @@ ENV_PREFIX: Final = "TIERED_WORKER_"
 
 WILDCARDS: Final = ("0.0.0.0", "::")
 
+_NODE: Final = "{node}"
+
 
 class NodeSettings(SettingsGroup):
-    """Who this node is and where it is reached."""
+    """Who this node is and where it is reached.
+
+    In socket and advertise_host, ``{node}`` stands for the node's name: containers of one kind share their settings.
+    """
 
     name: str = Field(default_factory=socket.gethostname, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     socket: Path = Field(default_factory=default_worker_socket)
@@ -32,6 +37,16 @@ class NodeSettings(SettingsGroup):
     """Address that other workers use; empty means peer_host."""
     metrics_host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     metrics_port: Port = 0
+
+    @field_validator("socket", mode="before")
+    @classmethod
+    def _name_socket(cls, value: object, info: ValidationInfo) -> object:
+        return _named(str(value), info) if isinstance(value, Path | str) else value
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _name_address(cls, value: str, info: ValidationInfo) -> str:
+        return _named(value, info)
 
     @field_validator("advertise_host")
     @classmethod
@@ -51,11 +66,17 @@ class NodeSettings(SettingsGroup):
         return value
 
 
+def _named(text: str, info: ValidationInfo) -> str:
+    return text.replace(_NODE, info.data.get("name", ""))
+
+
 class ClusterSettings(SettingsGroup):
     """How this node takes part in the cluster."""
 
     secret: str = Field(default="", max_length=512, validate_default=True)
     """Shared by all workers; proven, never sent. Empty only where nobody else can reach peer_host."""
+    accepted_secret: str = Field(default="", max_length=512)
+    """Who proves this one is answered too; for changing the secret node by node."""
     lease_ttl_s: Seconds = 5.0
     heartbeat_s: Seconds = 1.0
     announce_interval_s: Seconds = 0.05
@@ -64,6 +85,18 @@ class ClusterSettings(SettingsGroup):
     drain_on_stop_s: float = Field(default=0.0, ge=0, le=86_400)
     """For how long an orderly stop may first move to Redis what no other node has; 0: it does not. Keep it, and four
     seconds, below what the one who stops it waits before it kills."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those that others may prove; this node itself proves the first."""
+        return (self.secret, self.accepted_secret) if self.accepted_secret else (self.secret,)
+
+    @field_validator("accepted_secret")
+    @classmethod
+    def _check_accepted_secret(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("secret"):
+            raise ValueError("cluster.secret is empty, so that anybody is answered; set that one first")
+        return value
 
     @field_validator("heartbeat_s")
     @classmethod

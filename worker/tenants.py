@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from tiered.cluster.tenants import Tenants
 from tiered.codec.codecs import codec_for
 from tiered.errors import ConfigError, TierError
 from tiered.log import get_logger
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
 from tiered.types import TenantId
 from worker.hot_tier import HotTier
 
 INTERVAL_S = 0.5
 """Well within the two seconds in which a change is promised to take effect."""
+
+_UNSAID: Final = {DEFAULT_TENANT: TenantPolicy(tenant=DEFAULT_TENANT)}
 
 _log = get_logger("worker.tenants")
 
@@ -44,11 +47,13 @@ class TenantsTask:
             revision = await asyncio.to_thread(self.tenants.revision)
             if revision == self.revision:
                 return
-            if revision < self.revision:  # an empty table says nothing: what tenants were promised still holds
-                _log.warning("the shared state has forgotten the policies; the last ones stay", revision=revision)
-                self.revision = revision
-                return
             policies = await asyncio.to_thread(self.tenants.policies)
+            if revision < self.revision:
+                if policies == _UNSAID:  # an empty table says nothing: what tenants were promised still holds
+                    _log.warning("the shared state has forgotten the policies; the last ones stay", revision=revision)
+                    self.revision = revision
+                    return
+                _log.warning("the shared state has gone back to earlier policies", revision=revision)
         except TierError as error:
             _log.debug("policies not read; the last ones stay", error=str(error))
             return

@@ -57,6 +57,7 @@ def leftovers(cluster: SmallCluster) -> list[str]:
         (["--socket", "/tmp"], "node.socket: /tmp exists and is no socket"),
         (["--peer-host", "192.0.2.1"], "node: "),
         (["--peer-host", "0.0.0.0", "--set", "cluster.secret=s"], "node.advertise_host: "),
+        (["--set", "cluster.accepted_secret=s"], "cluster.accepted_secret: "),
         (["--peer-host", "no.such.host.invalid", "--set", "cluster.secret=s"], "node.peer_port: cannot listen on "),
         (["--set", "node.metrics_host=no.such.host.invalid"], "node.metrics_port: cannot listen on "),
         (["--redis-url", "redis://127.0.0.1:1"], "redis.url: no usable server at redis://127.0.0.1:1"),

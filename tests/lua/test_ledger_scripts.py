@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 import redis
 
@@ -560,3 +561,24 @@ def test_a_full_server_still_gives_back(private_redis_server: EmbeddedServer) ->
     assert books.ledger.remove([block_hash("a")]) == 1
     assert books.ledger.usage() == {}
     client.close()
+
+
+def test_what_a_later_release_appended_to_a_record_is_kept(books: Books) -> None:
+    """Its record is no damage, so its block neither leaves nor loses what this release knows nothing of."""
+    books.chain("a", 2)
+    key = books.keys.meta(block_hash("a/0"))
+    more = msgspec.msgpack.encode({"later": 1})
+    seven, eight = b"\x97", b"\x98"  # how a MessagePack array of so many begins
+    packed: bytes = command(books.client, "GET", key)
+    assert packed[:1] == seven
+    command(books.client, "SET", key, eight + packed[1:] + more)
+    directory = Directory(books.client, books.keys)
+    directory.announce(NodeId("w1"), Epoch(1), stored=[block_hash("a/0")], removed=())
+    assert books.store("a/0", BLUE) is ReserveAnswer.ALREADY_THERE
+    assert books.stored("a/0", "a/1") == [True, True]
+    [found] = directory.lookup([block_hash("a/0")])
+    assert (found.in_redis, [owner.node for owner in found.owners]) == (True, ["w1"])
+    packed = command(books.client, "GET", key)
+    assert (packed[:1], packed[-len(more) :]) == (eight, more)
+    assert books.used(RED, BLUE) == [SIZE + SIZE // 2, SIZE // 2]
+    books.check()

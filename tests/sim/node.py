@@ -98,7 +98,7 @@ class Node:
         self.peers = PeerTier(name, SECRET, timeout_s=2.0, clock=clock)
         self.hot = SharedHot(pool, self.redis, self.peers, clock, why=WhyRing(events_max=100, bytes_max=1 << 16))
         self.lending = Lending(self.hot)
-        self.server = PeerServer(host.name, 0, self.lending, node=name, secret=SECRET, timeout_s=2.0)
+        self.server = PeerServer(host.name, 0, self.lending, node=name, secrets=(SECRET,), timeout_s=2.0)
         info = NodeInfo(
             name,
             host.name,

@@ -51,23 +51,29 @@ class Side:
         self.changes = Changes(client, keys)
         self.census = Census(client, keys)
         self.epochs: list[tuple[NodeId, Epoch]] = []
-        self.first_epoch = self.first_token = 0
+        self.tokens: list[int] = []
 
-    # Epochs and tokens begin at the server's clock, which the two do not share.
+    # Epochs and tokens are never below the server's clock, which the two do not share: they are told by their order.
 
     def life(self, n: int) -> tuple[NodeId, Epoch]:
         return self.epochs[n % len(self.epochs)]
 
     def join(self, node: NodeId) -> int:
         epoch = self.membership.join(info(node), lease_ttl_s=LONG_S)
-        self.first_epoch = self.first_epoch or epoch
+        assert not self.epochs or epoch > self.epochs[-1][1], "I8"
         self.epochs.append((node, epoch))
-        return epoch - self.first_epoch
+        return self.order_of(epoch)
+
+    def order_of(self, epoch: int) -> int:
+        """Which join it came of; 0 for NO_EPOCH."""
+        return [0, *(each for _, each in self.epochs)].index(epoch)
 
     def ask_to_lead(self, replica: str) -> tuple[int, str]:
         leader = self.leadership.ask(replica, f"http://{replica}", lease_s=LONG_S)
-        self.first_token = self.first_token or leader.token
-        return leader.token - self.first_token, leader.replica
+        if leader.token not in self.tokens:
+            assert not self.tokens or leader.token > self.tokens[-1]
+            self.tokens.append(leader.token)
+        return self.tokens.index(leader.token), leader.replica
 
 
 def info(node: NodeId) -> NodeInfo:
@@ -166,10 +172,7 @@ def follow(rng: random.Random) -> Callable[[Side], Any]:
 
     def does(side: Side) -> Any:
         changes = side.changes.read([after], 50).changes
-        return [
-            (c.seq, c.node, c.epoch - side.first_epoch if c.epoch else 0, _split(c.stored), _split(c.removed))
-            for c in changes
-        ]
+        return [(c.seq, c.node, side.order_of(c.epoch), _split(c.stored), _split(c.removed)) for c in changes]
 
     return does
 
@@ -287,7 +290,7 @@ def _dump(side: Side) -> dict[bytes, Any]:
         for name in names:
             key = name
             for node, epoch in side.epochs:
-                key = key.replace(f"{node}:{epoch}".encode(), f"{node}:{epoch - side.first_epoch}".encode())
+                key = key.replace(f"{node}:{epoch}".encode(), f"{node}:#{side.order_of(epoch)}".encode())
             if name not in clocked:
                 found[key] = _value(side, name)
         if int(cursor) == 0:
@@ -297,7 +300,7 @@ def _dump(side: Side) -> dict[bytes, Any]:
 def _value(side: Side, name: bytes) -> Any:
     if name.startswith(side.keys.meta(BlockHash(b""))):
         where = side.directory.lookup([BlockHash(name[-32:])])[0]
-        return where.in_redis, where.stored_bytes, [(o.node, o.epoch - side.first_epoch) for o in where.owners]
+        return where.in_redis, where.stored_bytes, [(o.node, side.order_of(o.epoch)) for o in where.owners]
     for command in ("GET", "HGETALL", "SMEMBERS", "ZCARD"):  # scores are times, and seldom those of one millisecond
         try:
             value = side.client.execute_command(command, name)
@@ -329,7 +332,7 @@ def test_the_simulated_server_does_what_a_real_one_does(
         shared = SharedState(lambda: now[0], page=5)
         simulated = SimClient(Network(loop, rng), shared, timeout_s=1.0)
         both = Both(rng, Side(redis_client, redis_keys), Side(simulated, redis_keys))
-        assert both.real.join(NODES[0]) == both.simulated.join(NODES[0]) == 0
+        assert both.real.join(NODES[0]) == both.simulated.join(NODES[0]) == 1
         for _ in range(100):
             now[0] = _next_tick(redis_client, now[0])
             both.step()

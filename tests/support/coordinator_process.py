@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.later_release import THIS_TREE, popen_in
 from tests.support.worker_process import until
 from tiered.cluster.embedded import EmbeddedServer
 
@@ -22,18 +21,24 @@ _READY = re.compile(r"^coordinator ready on (http://\S+)$", re.MULTILINE)
 
 
 class CoordinatorProcess:
-    """One life of one replica. settings: KEY=VALUE."""
+    """One life of one replica. settings: KEY=VALUE. tree: another release's, whose packages it runs."""
 
-    def __init__(self, server: EmbeddedServer, namespace: str, directory: Path, name: str, *settings: str) -> None:
+    def __init__(
+        self,
+        server: EmbeddedServer,
+        namespace: str,
+        directory: Path,
+        name: str,
+        *settings: str,
+        tree: Path = THIS_TREE,
+    ) -> None:
         self._out, self._err = directory / f"{name}.out", directory / f"{name}.err"
         argv = ["--port", "0", "--redis-url", server.url, "--namespace", namespace]
         for setting in settings:
             argv += ["--set", setting]
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TIERED_")}
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "coordinator", *argv], stdout=out, stderr=err, env=environ
-            )
+            self.process = popen_in(tree, ["-m", "coordinator", *argv], environ, stdout=out, stderr=err)
 
     @property
     def log(self) -> str:

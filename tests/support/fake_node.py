@@ -55,7 +55,7 @@ def fake_node(
 ) -> Iterator[tuple[FakeNode, int]]:
     """The node and its port; a member, unless that is left out."""
     node = FakeNode(name, core=core)
-    server = PeerServer("127.0.0.1", 0, node, node=name, secret=secret, timeout_s=5.0)
+    server = PeerServer("127.0.0.1", 0, node, node=name, secrets=(secret,), timeout_s=5.0)
     server.start()
     try:
         if membership is not None:

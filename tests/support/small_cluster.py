@@ -49,16 +49,30 @@ class SmallCluster:
         self._patient = patient
 
     def spawn(
-        self, name: str, *assignments: str, hot: str = "4MiB", extra: Sequence[str] = (), skew_s: float = 0.0
+        self,
+        name: str,
+        *assignments: str,
+        hot: str = "4MiB",
+        extra: Sequence[str] = (),
+        skew_s: float = 0.0,
+        tree: Path | None = None,
     ) -> WorkerProcess:
-        """Start a worker; assignments are KEY=VALUE settings. It is not waited for. skew_s: see spawn_worker."""
+        """Start a worker; assignments are KEY=VALUE settings. It is not waited for.
+
+        skew_s, tree: see spawn_worker.
+        """
         argv = ["--redis-url", self.server.url, "--namespace", self.namespace, "--hot-bytes", hot]
         for key, value in _GENTLE if self._patient else ():
             argv += ["--set", f"{key}={value}"]
         for assignment in assignments:
             argv += ["--set", assignment]
         worker = spawn_worker(
-            name, [*argv, *extra], self.directory, socket_path=self.socket_path(name), skew_s=skew_s
+            name,
+            [*argv, *extra],
+            self.directory,
+            socket_path=self.socket_path(name),
+            skew_s=skew_s,
+            tree=tree,
         )
         self.workers[name] = worker
         return worker
@@ -68,6 +82,9 @@ class SmallCluster:
         started = [self.spawn(name, *settings, hot=hot) for name in names]
         for worker in started:
             worker.wait_ready()
+        if len(started) > 1:
+            for name in names:
+                self._wait_peers(name, len(started) - 1)
         return started
 
     def restart(self, name: str) -> WorkerProcess:
@@ -107,7 +124,7 @@ class SmallCluster:
         view = self.view(name)
         return -1 if view is None else Directory(self.client, self.keys).count(NodeId(name), view.epoch)
 
-    def wait_announced(self, name: str, n_blocks: int, *, within_s: float = 10.0) -> None:
+    def wait_announced(self, name: str, n_blocks: int, *, within_s: float = 30.0) -> None:
         def there() -> bool:
             try:
                 return self.announced(name) == n_blocks
@@ -118,9 +135,11 @@ class SmallCluster:
 
     def wait_acquainted(self) -> None:
         """Every worker knows that all the others live."""
-        others = len(self.workers) - 1
         for name in self.workers:
-            until(lambda name=name: self.metrics(name)[("tiered_worker_peers",)] == others, f"{name} looked around")
+            self._wait_peers(name, len(self.workers) - 1)
+
+    def _wait_peers(self, name: str, n_others: int) -> None:
+        until(lambda: self.metrics(name)[("tiered_worker_peers",)] >= n_others, f"{name} looked around", within_s=30)
 
     def set_policy(self, tenant: TenantId, **bounds: object) -> None:
         policy = TenantPolicy.model_validate({"tenant": tenant, **bounds})

@@ -18,11 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import cast
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-START_S = 30.0
+from tests.support.later_release import Spawned
+
+START_S = 60.0
 STOP_S = 10.0
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +33,7 @@ _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["worker.app", "worker.cli", "tests.support.content"])
 
 
-def until(condition: Callable[[], object], what: str, *, within_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], what: str, *, within_s: float = 30.0) -> None:
     """Poll until the condition holds; fail by name once the time is up."""
     deadline = time.monotonic() + within_s
     while not condition():
@@ -88,10 +91,11 @@ class WorkerProcess:
         assert self.process.is_alive(), self.log
         return self
 
-    def again(self) -> WorkerProcess:
-        """A new life in the place of one that has ended."""
+    def again(self, *, tree: Path | None = None, more: Sequence[str] = ()) -> WorkerProcess:
+        """A new life in the place of one that has ended, of this release or of another tree's; more: arguments."""
         assert not self.process.is_alive()
-        return spawn_worker(self.name, self.argv, self.directory, socket_path=self.socket_path).wait_ready()
+        argv = [*self.argv, *more]
+        return spawn_worker(self.name, argv, self.directory, socket_path=self.socket_path, tree=tree).wait_ready()
 
     def kill(self) -> None:
         """SIGKILL, and wait until the kernel has taken it away."""
@@ -132,12 +136,25 @@ class WorkerProcess:
 
 
 def spawn_worker(
-    name: str, argv: Sequence[str], directory: Path, *, socket_path: str, skew_s: float = 0.0
+    name: str,
+    argv: Sequence[str],
+    directory: Path,
+    *,
+    socket_path: str,
+    skew_s: float = 0.0,
+    tree: Path | None = None,
 ) -> WorkerProcess:
-    """Start a process that becomes a worker; it is not waited for. skew_s: by how much its clock of day is wrong."""
+    """Start a process that becomes a worker; it is not waited for. skew_s: by how much its clock of day is wrong.
+
+    tree: another release's, whose packages it runs.
+    """
     out, err = directory / f"{name}.out", directory / f"{name}.err"
     out.write_bytes(b"")
     full = ["--node", name, "--socket", socket_path, *argv]
+    if tree is not None:
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("TIERED_")}
+        spawned = cast(BaseProcess, Spawned(tree, ["-m", "worker", *full], environ, out=out, err=err))
+        return WorkerProcess(name, socket_path, tuple(argv), directory, spawned)
     process = fork(_become_worker, full, str(out), str(err), skew_s)
     return WorkerProcess(name, socket_path, tuple(argv), directory, process)
 

@@ -12,7 +12,7 @@ from tiered.pool.pool import BlockPool
 from tiered.pool.share import open_cuda_handle
 from tiered.wire.connection import Connection, connect_unix
 from tiered.wire.framing import ENGINE_REPLIES
-from tiered.wire.messages import Attach, Attached, EngineReply, Failure
+from tiered.wire.messages import WIRE_MINOR, Attach, Attached, EngineReply, Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,11 @@ def introduce(
 
     Errors: LayoutMismatch with both sides; TierUnavailable, TierTimeout, ProtocolError.
     """
-    attach = Attach(scope=scope, engine=engine, pid=os.getpid(), version=__version__)
+    attach = Attach(scope=scope, engine=engine, pid=os.getpid(), version=__version__, minor=WIRE_MINOR)
     connection.send(attach, timeout_s=timeout_s)
     reply, descriptor = connection.receive_with_descriptor(timeout_s=timeout_s)
     if isinstance(reply, Attached):
+        connection.minor = reply.minor
         return reply, descriptor
     if descriptor is not None:
         os.close(descriptor)

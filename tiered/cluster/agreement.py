@@ -1,19 +1,23 @@
-"""What all that share a namespace must agree on: into how many partitions its blocks are dealt.
+"""What all that share a namespace must agree on: into how many partitions its blocks are dealt, and how its keys are
+laid out.
 
 Whoever comes first writes it down; whoever comes later with another number is told so before anything is stored,
-since each would look for the other's blocks where they are not.
+since each would look for the other's blocks where they are not, or take the other's records for damage.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from redis.exceptions import MovedError, NoPermissionError, ReadOnlyError
 
 from tiered.cluster.connection import Client, command
-from tiered.cluster.keys import Keys
+from tiered.cluster.keys import SCHEMA_VERSION, Keys
 from tiered.config import RedisSettings, mask_secrets
 from tiered.errors import ConfigError, TierError
 
-_PARTITIONS = "partitions"
+_PARTITIONS: Final = "partitions"
+_SCHEMA: Final = "schema"
 
 
 def keys_of(settings: RedisSettings) -> Keys:
@@ -23,14 +27,22 @@ def keys_of(settings: RedisSettings) -> Keys:
 def require_agreement(client: Client, settings: RedisSettings) -> Keys:
     """For start-up: the keys of the namespace.
 
-    Errors: ConfigError naming the setting and the fix, if the namespace is dealt otherwise, or cannot be written to.
+    Errors: ConfigError naming the setting and the fix, if the namespace is dealt or laid out otherwise, or cannot be
+    written to.
     """
     keys = keys_of(settings)
     try:
-        command(client, "HSETNX", keys.shape(), _PARTITIONS, settings.partitions)
-        agreed = int(command(client, "HGET", keys.shape(), _PARTITIONS))
+        schema = _agreed(client, keys, _SCHEMA, SCHEMA_VERSION)
+        agreed = _agreed(client, keys, _PARTITIONS, settings.partitions)
     except TierError as error:
         raise _unusable(settings, error) from error
+    if schema != SCHEMA_VERSION:
+        raise ConfigError(
+            f"redis.namespace: {settings.namespace!r} was begun by a release whose keys are of version {schema}, "
+            f"this one's are of version {SCHEMA_VERSION}; take another redis.namespace, or start the release that "
+            "the others run",
+            field="redis.namespace",
+        )
     if agreed != settings.partitions:
         raise ConfigError(
             f"redis.partitions: {settings.partitions} is not what namespace {settings.namespace!r} was begun with, "
@@ -38,6 +50,12 @@ def require_agreement(client: Client, settings: RedisSettings) -> Keys:
             field="redis.partitions",
         )
     return keys
+
+
+def _agreed(client: Client, keys: Keys, what: str, ours: int) -> int:
+    """What was said first. Errors: TierError."""
+    command(client, "HSETNX", keys.shape(), what, ours)
+    return int(command(client, "HGET", keys.shape(), what))
 
 
 def _unusable(settings: RedisSettings, error: TierError) -> ConfigError:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final
 
 from tiered.types import HASH_BYTES, BlockHash, Epoch, NodeId, TenantId
+
+SCHEMA_VERSION: Final = 1
+"""Of the keys and what is in them, as docs/formats.md has it. A namespace keeps the one that it was begun with."""
 
 
 def partition_of(block_hash: BlockHash, partitions: int) -> int:
@@ -152,7 +156,8 @@ class Keys:
         return f"{self._cluster}retired".encode()
 
     def shape(self) -> bytes:
-        """Hash: ``partitions``, which all that share the namespace agree on, and ``capacity``, bytes of the tier."""
+        """Hash: ``schema`` and ``partitions``, on which all that share the namespace agree; ``capacity``, bytes of
+        the tier."""
         return f"{self._cluster}shape".encode()
 
     def tenants(self) -> bytes:

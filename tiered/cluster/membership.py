@@ -77,12 +77,14 @@ class Membership:
         return {NodeId(name.decode()): _epoch_of(entry) for name, entry in entries.items()}
 
     def retired_tokens(self) -> dict[TenantId, TokenCounts]:
-        """Per tenant, the sum over all lives that have ended."""
+        """Per tenant, the sum over all lives that have ended. What later releases count besides is left out."""
         sums: dict[bytes, bytes] = command(self._client, "HGETALL", self._keys.retired_tokens())
         fields: dict[TenantId, dict[str, int]] = {}
         for name, value in sums.items():
             tenant, _, field = name.decode().rpartition("|")
-            fields.setdefault(TenantId(tenant), {})[field] = int(value)
+            counts = fields.setdefault(TenantId(tenant), {})
+            if field in TokenCounts.__struct_fields__:
+                counts[field] = int(value)
         return {tenant: TokenCounts(**counts) for tenant, counts in sorted(fields.items())}
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from tiered.cluster.announcement import Announcement, Heard
 from tiered.cluster.calls import Call, load, run, run_tolerant
 from tiered.cluster.connection import Client
-from tiered.cluster.keys import Keys
+from tiered.cluster.keys import SCHEMA_VERSION, Keys
 from tiered.cluster.routing import Part
 from tiered.tenancy.copies import NO_SECONDS, TwoCopies
 from tiered.types import NO_HASH, BlockHash, Epoch, NodeId, TenantId
@@ -136,7 +136,7 @@ def change_policy(client: Client, keys: Keys, tenant: TenantId, *, how: str, pol
 
 def deal(client: Client, keys: Keys, *, begin: bool) -> tuple[int, dict[TenantId, str], int | None]:
     """(number of the deal, stored policies as JSON, capacity), all of one moment."""
-    call = Call([keys.deals(), keys.tenants(), keys.shape()], [int(begin), keys.partitions])
+    call = Call([keys.deals(), keys.tenants(), keys.shape()], [int(begin), keys.partitions, SCHEMA_VERSION])
     number, flat, capacity = cast(tuple[int, list[bytes], bytes], run(client, _DEAL, [call])[0])
     policies = {TenantId(t.decode()): text.decode() for t, text in zip(flat[::2], flat[1::2], strict=True)}
     return number, policies, int(capacity) if capacity else None

@@ -64,7 +64,7 @@ class Tenants:
 
     def give_back(self, policies: Iterable[TenantPolicy]) -> int:
         """Store at once what the server has lost; how many. Of a tenant that has a policy again, that one stays."""
-        args = [part for policy in policies for part in (policy.tenant, policy.model_dump_json())]
+        args = [part for policy in policies for part in (policy.tenant, policy.stored())]
         call = Call([self._keys.tenants(), self._keys.tenants_revision()], args)
         n_stored = cast(int, run(self._client, _GIVE_BACK, [call])[0]) if args else 0
         if n_stored:
@@ -106,7 +106,7 @@ class Tenants:
 
     def _change(self, policy: TenantPolicy, *, how: str) -> bool:
         tenant = TenantId(policy.tenant)
-        changed = scripts.change_policy(self._client, self._keys, tenant, how=how, policy=policy.model_dump_json())
+        changed = scripts.change_policy(self._client, self._keys, tenant, how=how, policy=policy.stored())
         if changed:
             self._allotments.deal()
         return changed

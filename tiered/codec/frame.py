@@ -34,6 +34,15 @@ HEADER_BYTES: Final = 192
 
 MAGIC: Final = b"TKV1"
 FORMAT_VERSION: Final = 1
+"""What is written. A later one keeps magic, version, the header's fixed size and the bound on the payload, so that
+this reader can tell that it is one."""
+
+OLDEST_VERSION: Final = 1
+"""What is still read. An earlier one is damage: by the rules nobody in this cluster can read it."""
+
+LATER: Final = "version"
+"""The reason for what a later release has written: no good here, but good, and not this reader's to remove."""
+
 CODEC_NONE: Final = "none"
 
 _PREFIX: Final = struct.Struct("<4sHH")
@@ -79,8 +88,10 @@ def decode_header(buffer: bytes | bytearray | memoryview) -> BlockHeader:
     magic, version, length = _PREFIX.unpack_from(header)
     if magic != MAGIC:
         raise IntegrityError("magic", repr(magic))
-    if version != FORMAT_VERSION:
-        raise IntegrityError("version", f"{version}, this reader knows {FORMAT_VERSION}")
+    if version > FORMAT_VERSION:
+        raise IntegrityError(LATER, f"{version}, this reader knows {FORMAT_VERSION}")
+    if version < OLDEST_VERSION:
+        raise IntegrityError("header", f"version {version}, this reader knows {OLDEST_VERSION} and later")
     end = _PREFIX.size + length
     if end > HEADER_BYTES or header.count(0, end) != HEADER_BYTES - end:
         raise IntegrityError("header", "bad length or padding")
@@ -101,14 +112,14 @@ def verify(
 ) -> None:
     """Compare a value with what was asked for, cheapest first. codecs: known ones beside ``none``, which shorten.
 
-    Errors: IntegrityError with reason "hash", "scope", "codec", "length" or "checksum".
+    Errors: IntegrityError with reason "hash", "scope", "version" (no known codec), "length" or "checksum".
     """
     if header.block_hash != block_hash:
         raise IntegrityError("hash", header.block_hash.hex())
     if header.scope_id != scope_id:
         raise IntegrityError("scope", header.scope_id.hex())
     if header.codec != CODEC_NONE and header.codec not in codecs:
-        raise IntegrityError("codec", header.codec)
+        raise IntegrityError(LATER, f"codec {header.codec!r} is not known here")
     is_right_size = (
         header.stored_bytes == raw_bytes if header.codec == CODEC_NONE else header.stored_bytes < raw_bytes
     )

@@ -6,10 +6,9 @@ not know where values are kept, or what happens to a bad one.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
 
-from tiered.codec.codecs import decode, encode
+from tiered.codec.codecs import CODECS, EXACT_CODECS, decode, encode
 from tiered.codec.frame import (
     CODEC_NONE,
     HEADER_BYTES,
@@ -19,6 +18,7 @@ from tiered.codec.frame import (
     encode_header,
     verify,
 )
+from tiered.errors import IntegrityError
 from tiered.layout import KvLayout
 from tiered.types import BlockHash
 
@@ -46,11 +46,11 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What every value of one scope is held to. codecs: those that count, beside ``none``."""
+    """What every value of one scope is held to. exact_only: one that a lossy codec has stored does not count."""
 
     scope_id: bytes
     layout: KvLayout
-    codecs: Container[str]
+    exact_only: bool = False
 
 
 def value_of(
@@ -91,9 +91,11 @@ def open_value(
         scope_id=expected.scope_id,
         raw_bytes=place.nbytes,
         payload=stored,
-        codecs=expected.codecs,
+        codecs=CODECS,
     )
     if read.codec == CODEC_NONE:
         return Opened(read.checksum, read.stored_bytes)
+    if expected.exact_only and read.codec not in EXACT_CODECS:
+        raise IntegrityError("codec", read.codec)
     decode(read.codec, stored, place, expected.layout)
     return Opened(checksum_of(place), read.stored_bytes)

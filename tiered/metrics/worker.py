@@ -23,6 +23,12 @@ REJOINS: Final = _counter("tiered_worker_rejoins_total", "Times this process joi
 REDIS_CONNECTED: Final = _gauge("tiered_worker_redis_connected", "1 while renewals of the lease succeed")
 PEERS: Final = _gauge("tiered_worker_peers", "Other workers whose lease runs")
 ENGINES: Final = _gauge("tiered_worker_engines", "Engines attached")
+ENGINES_REFUSED: Final = _counter(
+    "tiered_worker_engines_refused_total",
+    "Connections of engines that were ended: `version` (it speaks another version of the wire), `protocol` (what it "
+    "said is none of it), `busy` (too many)",
+    "reason",
+)
 DRAINING: Final = _gauge("tiered_worker_draining", "1 while the node is on its way out, and after")
 DRAIN_LEFT: Final = _gauge("tiered_worker_drain_left_blocks", "Blocks in no other place that a drain has yet to move")
 
@@ -169,8 +175,8 @@ PEER_MISSED: Final = _counter(
     "tiered_peer_missed_blocks_total",
     "Blocks a peer was asked for in vain: `absent`, `unavailable` (no connection, no answer, or not in time), "
     "`resting` (failed within the last second), `busy`, `secret`, `epoch` (another life answers), `node` (another "
-    "node answers at its address), `protocol`, `refused` (by a later version, for a reason of its own), or what was "
-    "wrong with a block",
+    "node answers at its address), `version` (another one of the wire, or of a block), `protocol`, `refused` (by a "
+    "later version, for a reason of its own), or what was wrong with a block",
     "reason",
 )
 PEER_SENT: Final = _counter("tiered_peer_sent_blocks_total", "Blocks sent to peers")
@@ -178,7 +184,8 @@ PEER_SENT_BYTES: Final = _counter("tiered_peer_sent_bytes_total", "Payload bytes
 PEER_REFUSED: Final = _counter(
     "tiered_peer_refused_total",
     "Connections and requests of peers that were refused: `secret` (it does not match), `unproven` (gone, or too "
-    "slow, without a proof), `epoch` (asked for blocks of a life that has ended), `protocol`, `busy` (no room)",
+    "slow, without a proof), `epoch` (asked for blocks of a life that has ended), `version` (it speaks another "
+    "version of the wire), `protocol`, `busy` (no room)",
     "reason",
 )
 

@@ -161,6 +161,11 @@ class TenantPolicy(BaseModel):
         """
         return self.model_copy(update={"tenant": tenant, **_UNPROMISED})
 
+    def stored(self) -> str:
+        """As JSON, without what is as it is by default: a release that does not know a field reads on until somebody
+        uses it. So no default may ever change."""
+        return self.model_dump_json(exclude_defaults=True)
+
     @property
     def has_total(self) -> bool:
         """Whether a bound of it holds over all nodes together, so that nodes are lent shares."""

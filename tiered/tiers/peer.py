@@ -18,7 +18,7 @@ from typing import Final
 
 from tiered.clock import Clock, SystemClock
 from tiered.codec.frame import HEADER_BYTES, decode_header, verify
-from tiered.errors import IntegrityError, ProtocolError, TieredError, TierUnavailable
+from tiered.errors import IntegrityError, ProtocolError, TieredError, TierUnavailable, VersionMismatch
 from tiered.hashing.chain import join_hashes
 from tiered.jobs import PeerAddress
 from tiered.log import get_logger
@@ -52,7 +52,8 @@ class PeerCounters:
     whatever came of them.
 
     Misses are by reason: absent, resting (it failed within REST_S), unavailable, busy, secret, epoch, node (another
-    node answers at its address), refused, protocol, or what was wrong with a block.
+    node answers at its address), refused, version (another one of the wire, or of a block), protocol, or what was
+    wrong with a block.
     """
 
     blocks: int
@@ -269,6 +270,8 @@ def _reason_of(error: TieredError) -> str:
     """One of a small fixed set, fit for a metric label."""
     if isinstance(error, IntegrityError | PeerRefused):
         return error.reason
+    if isinstance(error, VersionMismatch):
+        return "version"
     return "protocol" if isinstance(error, ProtocolError) else "unavailable"
 
 

@@ -14,17 +14,19 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, TypeVar
 
-from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
-from tiered.wire.framing import PREFIX, Codec, body_length, encode
+from tiered.errors import ProtocolError, TierTimeout, TierUnavailable, VersionMismatch
+from tiered.wire.framing import PREFIX, Codec, body_length, encode, parting_word
 from tiered.wire.messages import FRAME_BYTES_MAX, Message
 
 M = TypeVar("M")
 
 _INTERVAL: Final = struct.Struct("@ll")
 _MICROSECONDS: Final = 1_000_000
+_UNREAD_BYTES: Final = 64 << 10
 
 
 class Connection(Generic[M]):
@@ -36,6 +38,8 @@ class Connection(Generic[M]):
         self._replies = replies
         self._name = name
         self.closed = False
+        self.minor = 0
+        """The other side's minor version, once it has introduced itself."""
 
     def send(self, message: Message, *, timeout_s: float) -> None:
         self.send_raw([encode(message)], timeout_s=timeout_s)
@@ -117,6 +121,13 @@ class Connection(Generic[M]):
                     os.close(descriptor)
                 raise
 
+    def say_which_version(self, error: VersionMismatch) -> None:
+        """Best effort, and at once: the other side, which cannot read what we send, then knows why we go."""
+        with suppress(OSError):
+            self.sock.recv(_UNREAD_BYTES, socket.MSG_DONTWAIT)  # what lies unread would make the end a reset
+        with suppress(OSError):
+            self.sock.send(parting_word(error), socket.MSG_DONTWAIT)
+
     def close(self) -> None:
         self.closed = True
         self.sock.close()
@@ -163,12 +174,16 @@ class _closing_on_error:  # noqa: N801  # reads as a verb where it is used
     ) -> None:
         if error is None:
             return
+        if isinstance(error, VersionMismatch):
+            self._connection.say_which_version(error)
         self._connection.close()
         name = self._connection.name
         if isinstance(error, TimeoutError | BlockingIOError):  # the kernel's word for a timeout of its own
             raise TierTimeout(f"{name}: no answer within {self._timeout_s:g} s") from error
         if isinstance(error, OSError):
             raise TierUnavailable(f"{name}: {error}") from error
+        if isinstance(error, VersionMismatch):
+            raise VersionMismatch(seen=error.seen, spoken=error.spoken, who=name) from error
         if isinstance(error, ProtocolError):
             raise ProtocolError(f"{name}: {error}") from error
 

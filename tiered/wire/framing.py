@@ -11,12 +11,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from tiered.errors import ProtocolError
+from tiered.errors import ProtocolError, VersionMismatch
 from tiered.wire.messages import (
     FRAME_BYTES_MAX,
     WIRE_VERSION,
     EngineReply,
     EngineRequest,
+    Failure,
     Message,
     PeerReply,
     PeerRequest,
@@ -35,13 +36,19 @@ def encode(message: Message) -> bytes:
 
 
 def body_length(prefix: bytes | bytearray | memoryview) -> int:
-    """Bytes that follow a frame's prefix. ProtocolError for a foreign version or an absurd length."""
+    """Bytes that follow a frame's prefix. Errors: VersionMismatch; ProtocolError for an absurd length."""
     length, version = PREFIX.unpack(prefix)
-    if version != WIRE_VERSION:
-        raise ProtocolError(f"wire version {version}, this side speaks {WIRE_VERSION}")
-    if not 1 < length <= FRAME_BYTES_MAX:
+    if not 1 < length <= FRAME_BYTES_MAX:  # first: noise is no version
         raise ProtocolError(f"a frame of {length} bytes is outside 2..{FRAME_BYTES_MAX}")
+    if version != WIRE_VERSION:
+        raise VersionMismatch(seen=version, spoken=WIRE_VERSION)
     return int(length) - 1
+
+
+def parting_word(error: VersionMismatch) -> bytes:
+    """What who speaks another version is told before the connection ends: the frame's own version says enough, since
+    every version's frames begin alike."""
+    return encode(Failure("version", str(error)))
 
 
 class Codec(Generic[M]):

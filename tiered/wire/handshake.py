@@ -12,7 +12,7 @@ from typing import Final
 from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
 from tiered.wire.auth import Handshake, Side, new_nonce, prove, proves
 from tiered.wire.connection import Connection
-from tiered.wire.messages import Challenge, Failure, PeerReply, Proof, Welcome
+from tiered.wire.messages import WIRE_MINOR, Challenge, Failure, PeerReply, Proof, Welcome
 
 HANDSHAKE_BYTES_MAX: Final = 1_024
 """Of each message: what a stranger says is not worth more memory."""
@@ -30,7 +30,9 @@ class PeerRefused(TierUnavailable):
 def introduce(
     connection: Connection[PeerReply], *, secret: str, asking: str, serving: str, epoch: int, ends_at: float
 ) -> None:
-    """Prove ourselves to this life of that node, and have it prove itself. ends_at: of the monotonic clock.
+    """Prove ourselves to this life of that node, and have it prove itself; each learns the other's minor version.
+
+    ends_at: of the monotonic clock.
 
     Errors: PeerRefused, TierUnavailable, TierTimeout, ProtocolError; the connection is closed then.
     """
@@ -43,10 +45,11 @@ def introduce(
             raise PeerRefused("node", f"{name}: node {challenge.node!r} answers there now")
         if challenge.epoch != epoch:
             raise PeerRefused("epoch", f"{name}: epoch {epoch} has ended, this is {challenge.epoch}")
+        connection.minor = challenge.minor
         handshake = Handshake(asking, serving, asking_nonce=new_nonce(), serving_nonce=challenge.nonce)
         if not handshake.is_sound():
             raise ProtocolError(f"{name}: a nonce of {len(challenge.nonce)} bytes")
-        proof = Proof(asking, prove(secret, handshake, Side.ASKING), handshake.asking_nonce)
+        proof = Proof(asking, prove(secret, handshake, Side.ASKING), handshake.asking_nonce, WIRE_MINOR)
         connection.send(proof, timeout_s=left_until(ends_at, name))
         welcome = connection.receive(timeout_s=left_until(ends_at, name), bytes_max=HANDSHAKE_BYTES_MAX)
         if not isinstance(welcome, Welcome):

@@ -1,4 +1,8 @@
-"""Every message as a typed record. Frames carry the wire version; a frame of another major version is refused.
+"""Every message as a typed record. Frames carry the wire version; a frame of another one is refused.
+
+Within a version there are minor ones, which both sides say when they meet (``minor`` of Attach and Attached, of
+Challenge and Proof). A later one may append fields that have defaults, and may have new messages, which are sent
+only to who has said a minor version that knows them. docs/formats.md has the rules.
 
 Engine to worker, over the Unix socket (no KV byte crosses it): Attach, Match, Load, Allocate, Commit, Release.
 A client without a pool of its own, over the same socket: Attach, OpenSequence, Append, Attend, and bytes with them.
@@ -16,6 +20,9 @@ from tiered.layout import KvLayout
 from tiered.types import NO_HINTS, BlockHere, Hints, TokenCounts, Told
 
 WIRE_VERSION: Final = 1
+WIRE_MINOR: Final = 0
+"""What this side says of itself; 0 is also what is taken of who says nothing."""
+
 FRAME_BYTES_MAX: Final = 16 << 20
 """No honest message is larger: 8 Mi tokens of hashes fit."""
 
@@ -48,6 +55,7 @@ class Attach(Message, frozen=True):
     engine: str
     pid: int
     version: str = ""
+    minor: int = 0
 
 
 class Attached(Message, frozen=True):
@@ -65,6 +73,7 @@ class Attached(Message, frozen=True):
     handle: bytes = b""
     pool: bytes = b""
     version: str = ""
+    minor: int = 0
 
 
 class Describe(Message, frozen=True):
@@ -346,6 +355,7 @@ class Challenge(Message, frozen=True):
     node: str
     epoch: int
     nonce: bytes
+    minor: int = 0
 
 
 class Proof(Message, frozen=True):
@@ -354,6 +364,7 @@ class Proof(Message, frozen=True):
     node: str
     digest: bytes
     nonce: bytes
+    minor: int = 0
 
 
 class Welcome(Message, frozen=True):

@@ -63,6 +63,7 @@ def _standing_families(standing: Standing) -> Iterator[Metric]:
 def _pool_families(snapshot: WorkerSnapshot) -> Iterator[Metric]:
     stats, by_state = snapshot.stats, snapshot.blocks_by_state
     yield series.ENGINES.one(stats.engines)
+    yield series.ENGINES_REFUSED.by(snapshot.engines_refused)
     yield series.DRAINING.one(stats.drain.state is not DrainState.NONE)
     yield series.DRAIN_LEFT.one(stats.drain.left_blocks)
     yield series.POOL.by(by_state)

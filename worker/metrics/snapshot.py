@@ -62,13 +62,14 @@ class WhySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
-    """charged_bytes: to all tenants, by the hot tier's books."""
+    """charged_bytes: to all tenants, by the hot tier's books. engines_refused: connections, by reason."""
 
     standing: Standing
     stats: NodeStats
     blocks_by_state: Mapping[str, int]
     charged_bytes: int
     timings: EngineTimings
+    engines_refused: Mapping[str, int]
     moved: DriverCounters
     journal: JournalSnapshot | None
     redis: RedisTierCounters

@@ -6,7 +6,7 @@ import redis
 from tiered.cluster.agreement import keys_in_use, keys_of, require_agreement
 from tiered.cluster.allotments import Allotments
 from tiered.cluster.connection import command
-from tiered.cluster.keys import Keys, partition_of
+from tiered.cluster.keys import SCHEMA_VERSION, Keys, partition_of
 from tiered.config import RedisSettings
 from tiered.errors import ConfigError
 from tiered.types import BlockHash
@@ -32,6 +32,28 @@ def test_a_server_that_lost_everything_is_told_again_by_the_next_round(
     command(redis_client, "DEL", keys.shape())
     Allotments(redis_client, keys).repair()
     assert keys_in_use(redis_client, four.namespace).partitions == 4
+    assert command(redis_client, "HGET", keys.shape(), "schema") == b"1"
+
+
+def test_keys_of_another_version_are_left_alone_and_both_are_named(
+    redis_client: redis.Redis, redis_settings: RedisSettings
+) -> None:
+    keys = require_agreement(redis_client, redis_settings)
+    command(redis_client, "HSET", keys.shape(), "schema", SCHEMA_VERSION + 1)
+    before = command(redis_client, "HGETALL", keys.shape())
+    with pytest.raises(
+        ConfigError, match=rf"redis\.namespace: .* are of version {SCHEMA_VERSION + 1}, this one's .* 1;"
+    ):
+        require_agreement(redis_client, redis_settings)
+    assert command(redis_client, "HGETALL", keys.shape()) == before
+
+
+def test_a_namespace_that_says_nothing_of_its_version_has_the_first(
+    redis_client: redis.Redis, redis_settings: RedisSettings
+) -> None:
+    command(redis_client, "HSET", Keys(redis_settings.namespace).shape(), "partitions", 1)
+    keys = require_agreement(redis_client, redis_settings)
+    assert command(redis_client, "HGET", keys.shape(), "schema") == b"1"
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 8, 256])

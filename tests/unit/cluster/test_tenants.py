@@ -47,6 +47,14 @@ def test_a_tenant_is_created_once_replaced_and_deleted(tenants: Tenants) -> None
     assert tenants.get(RED) is None
 
 
+def test_a_policy_is_stored_without_its_defaults_so_that_an_earlier_release_reads_it(
+    tenants: Tenants, redis_client: redis.Redis, redis_keys: Keys
+) -> None:
+    """Fields that it does not know are there only once somebody has used them."""
+    tenants.create(TenantPolicy(tenant="red", weight=2))
+    assert command(redis_client, "HGET", redis_keys.tenants(), RED) == b'{"tenant":"red","weight":2.0}'
+
+
 def test_only_a_change_moves_the_revision(tenants: Tenants) -> None:
     revisions = [tenants.revision()]
     tenants.create(TenantPolicy(tenant="red"))

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.codec.frame import HEADER_BYTES, BlockHeader, checksum_of, decode_header, encode_header, verify
+from tiered.codec.frame import (
+    FORMAT_VERSION,
+    HEADER_BYTES,
+    OLDEST_VERSION,
+    BlockHeader,
+    checksum_of,
+    decode_header,
+    encode_header,
+    verify,
+)
 from tiered.errors import IntegrityError
 
 PAYLOAD = memoryview(bytes(range(256)) * 4)
@@ -65,6 +74,13 @@ def test_damage_is_named(offset: int, reason: str) -> None:
     assert reason_to_refuse(bytes(damaged)) == reason
 
 
+def test_a_later_version_is_one_and_an_earlier_one_than_is_read_is_damage() -> None:
+    foreign = bytearray(encode_header(header()))
+    for version, reason in ((FORMAT_VERSION + 1, "version"), (0xFFFF, "version"), (OLDEST_VERSION - 1, "header")):
+        foreign[4:6] = version.to_bytes(2, "little")
+        assert reason_to_refuse(bytes(foreign)) == reason
+
+
 def test_a_short_header_is_refused() -> None:
     assert reason_to_refuse(encode_header(header())[:-1]) == "header"
 
@@ -73,7 +89,7 @@ def test_what_was_not_asked_for_is_refused_by_name() -> None:
     good = encode_header(header())
     assert reason_to_refuse(good, block_hash=b"x" * 32) == "hash"
     assert reason_to_refuse(good, scope_id=b"x" * 32) == "scope"
-    assert reason_to_refuse(encode_header(header(codec="zstd"))) == "codec"
+    assert reason_to_refuse(encode_header(header(codec="zstd"))) == "version"
     assert reason_to_refuse(good, raw_bytes=1) == "length"
     assert reason_to_refuse(good, payload=PAYLOAD[:-1]) == "length"
     assert reason_to_refuse(encode_header(header(stored_bytes=1))) == "length"
@@ -85,8 +101,8 @@ def test_a_codec_counts_only_for_who_knows_it_and_only_if_it_shortens() -> None:
     asked = {"block_hash": HASH, "scope_id": SCOPE, "raw_bytes": PAYLOAD.nbytes, "codecs": {"zip"}}
     verify(decode_header(encode_header(encoded)), payload=stored, **asked)  # type: ignore[arg-type]
     good = encode_header(encoded)
-    assert reason_to_refuse(good, stored) == "codec"
-    assert reason_to_refuse(good, stored, codecs={"other"}) == "codec"
+    assert reason_to_refuse(good, stored) == "version"
+    assert reason_to_refuse(good, stored, codecs={"other"}) == "version"
     assert reason_to_refuse(good, stored[:-1], codecs={"zip"}) == "length"
     assert reason_to_refuse(good, stored, codecs={"zip"}, raw_bytes=1) == "length"
     assert reason_to_refuse(encode_header(header(codec="zip")), codecs={"zip"}) == "length"

@@ -17,8 +17,17 @@ from tiered.jobs import PeerAddress
 from tiered.tiers.peer import REST_S, WARN_AGAIN_S, PeerTier
 from tiered.wire.auth import NONCE_BYTES, Handshake, Side, new_nonce, prove
 from tiered.wire.connection import Connection
-from tiered.wire.framing import PEER_REQUESTS, encode
-from tiered.wire.messages import Challenge, Failure, Holding, Message, PeerRequest, Proof, Welcome
+from tiered.wire.framing import PEER_REQUESTS, PREFIX, encode
+from tiered.wire.messages import (
+    WIRE_VERSION,
+    Challenge,
+    Failure,
+    Holding,
+    Message,
+    PeerRequest,
+    Proof,
+    Welcome,
+)
 
 N_BYTES = 256
 SCOPE = b"s" * 32
@@ -52,7 +61,7 @@ class HandPeer:
         self.scripts: list[Sequence[Message | bytes | None]] = []
         self.n_connections = 0
         self.secret = "secret"
-        self.challenge: Message | None = None
+        self.challenge: Message | bytes | None = None
         self.welcome: Message | None = None
         self.proofs: list[Proof] = []
         self.crawl_s: float | None = None
@@ -85,7 +94,8 @@ class HandPeer:
 
     def _answer(self, connection: Connection[PeerRequest]) -> None:
         nonce = new_nonce()
-        connection.send(self.challenge or Challenge("other", 1, nonce), timeout_s=10)
+        challenge = self.challenge or Challenge("other", 1, nonce)
+        self._say(connection.sock, challenge if isinstance(challenge, bytes) else encode(challenge))
         proof = connection.receive(timeout_s=10)
         assert isinstance(proof, Proof)
         self.proofs.append(proof)
@@ -277,10 +287,11 @@ def test_our_own_proof_sent_back_is_no_welcome(peer: HandPeer, tier: PeerTier, f
         (Challenge("other", 1, bytes(1 << 16)), "protocol"),
         (Welcome(b""), "protocol"),
         (Failure("busy", "all places are taken"), "busy"),
+        (PREFIX.pack(100, WIRE_VERSION + 1) + bytes(99), "version"),
     ],
 )
 def test_whoever_is_not_the_life_that_is_meant_gets_no_proof_of_ours(
-    peer: HandPeer, tier: PeerTier, fetch: Fetch, challenge: Message, reason: str
+    peer: HandPeer, tier: PeerTier, fetch: Fetch, challenge: Message | bytes, reason: str
 ) -> None:
     peer.challenge = challenge
     assert fetch()[0] == [None, None, None]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.errors import ProtocolError
+from tiered.errors import ProtocolError, VersionMismatch
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.types import BlockId, Source
@@ -156,7 +156,7 @@ def test_a_damaged_frame_never_crashes_the_reader(
 
 @pytest.mark.parametrize("version", [0, WIRE_VERSION + 1, 255])
 def test_a_foreign_version_is_refused(version: int) -> None:
-    with pytest.raises(ProtocolError, match="version"):
+    with pytest.raises(VersionMismatch, match=f"wire version {version}, this side {WIRE_VERSION}"):
         list(FrameReader(PEER_REPLIES).feed(frame(msgspec.msgpack.encode(["Welcome"]), version=version)))
 
 

@@ -33,6 +33,7 @@ def snapshot(tenants: Mapping[str, TenantStats]) -> WorkerSnapshot:
         blocks_by_state={"free": 3, "ready": 7},
         charged_bytes=700,
         timings=EngineTimings(),
+        engines_refused={"version": 3, "protocol": 0, "busy": 0},
         moved=DriverCounters(),
         journal=None,
         redis=RedisTierCounters(0, {}, {}, {}, 0, 0, False, 0),
@@ -163,6 +164,7 @@ def test_what_is_used_beyond_a_promise_is_borrowed_and_what_is_left_of_it_is_len
 
 def test_refusals_are_told_apart_by_reason() -> None:
     got = samples({"red": TenantStats(refused_blocks=5, limit_refused_blocks=2)})
+    assert got['tiered_worker_engines_refused_total{reason="version"}'] == 3
     assert got['tiered_refused_blocks_total{reason="quota",tenant="red"}'] == 2
     assert got['tiered_refused_blocks_total{reason="room",tenant="red"}'] == 3
 

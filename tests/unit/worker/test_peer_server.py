@@ -21,7 +21,7 @@ from tiered.tiers.peer import PeerTier
 from tiered.types import BlockHash, BlockId, Epoch, Happening, LeaseId, Told
 from tiered.wire.auth import Handshake, Side, new_nonce, prove
 from tiered.wire.connection import Connection, connect_tcp
-from tiered.wire.framing import PEER_REPLIES, PREFIX
+from tiered.wire.framing import PEER_REPLIES, PREFIX, FrameReader
 from tiered.wire.handshake import PeerRefused, introduce
 from tiered.wire.messages import (
     FRAME_BYTES_MAX,
@@ -77,7 +77,7 @@ class Lending:
 @contextmanager
 def serving() -> Iterator[tuple[PeerServer, Lending, PeerTier, PeerAddress]]:
     lending = Lending()
-    server = PeerServer("127.0.0.1", 0, lending, node="w1", secret="s", timeout_s=5.0)
+    server = PeerServer("127.0.0.1", 0, lending, node="w1", secrets=("s",), timeout_s=5.0)
     try:
         with closing(PeerTier("w2", "s", timeout_s=5.0)) as tier:
             yield server, lending, tier, PeerAddress("w1", Epoch(3), "127.0.0.1", server.port)
@@ -189,6 +189,34 @@ def test_a_wrong_secret_is_refused_and_counted_on_both_sides(secret: str) -> Non
         until(lambda: server.counters().refused["secret"] == 1, "counted")
         assert sum(server.counters().refused.values()) == 1
         assert (server.counters().sent_blocks, lending.lent) == (0, 0)
+
+
+def test_either_of_two_secrets_is_answered_by_a_proof_of_the_same() -> None:
+    server = PeerServer("127.0.0.1", 0, Lending(), node="w1", secrets=("new", "old"), timeout_s=5.0)
+    address = PeerAddress("w1", Epoch(3), "127.0.0.1", server.port)
+    server.start()
+    try:
+        for secret, n_good in (("old", N), ("new", N), ("newold", 0), ("", 0)):
+            with closing(PeerTier("w2", secret, timeout_s=5.0)) as tier:
+                assert sum(checksum is not None for checksum in fetch(tier, address)) == n_good, secret
+        assert server.counters().refused["secret"] == 2
+    finally:
+        server.stop()
+
+
+def test_who_speaks_another_version_is_told_ours_and_counted() -> None:
+    with serving() as (server, *_):
+        server.start()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5.0) as sock:
+            sock.sendall(PREFIX.pack(10, WIRE_VERSION + 1) + bytes(9))
+            said = b"".join(iter(lambda: sock.recv(4096), b""))
+        challenge, parting = FrameReader(PEER_REPLIES).feed(said)
+        assert isinstance(challenge, Challenge)
+        assert isinstance(parting, Failure)
+        assert parting.kind == "version"
+        assert f"wire version {WIRE_VERSION + 1}, this side {WIRE_VERSION}" in parting.message
+        until(lambda: server.counters().refused["version"] == 1, "counted")
+        assert sum(server.counters().refused.values()) == 1
 
 
 def test_many_wrong_secrets_are_told_of_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,8 @@
 -- record.lua: one block's meta record; scripts.py prepends it to the scripts of the ledger and the directory.
 -- A record is the MessagePack array {state, size, tenants, depth, expires_ms, owners, parent}: tenants are those charged for
 -- the value, in equal parts; owners is flat, {node, epoch, node, epoch, ...}, a node at most once; parent is the hash of the
--- block before it, '' for the first of a prefix. A record with state NONE and no owner is not kept.
+-- block before it, '' for the first of a prefix. A record with state NONE and no owner is not kept. A later release may
+-- append to it; what follows the seven is kept as it is.
 
 local NONE, RESERVED, COMMITTED = 0, 1, 2
 local HASH_BYTES = 32
@@ -23,7 +24,7 @@ end
 local function record_of(packed)
   if packed then
     local fine, record = pcall(cmsgpack.unpack, packed)
-    if fine and type(record) == 'table' and #record == 7 then return record end
+    if fine and type(record) == 'table' and #record >= 7 then return record end
   end
   return {NONE, 0, {}, 0, 0, {}, ''}
 end

@@ -24,8 +24,7 @@ from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger, ReserveAnswer, ReserveRequest
 from tiered.cluster.replicas import Replicas
 from tiered.cluster.servers import topology_of
-from tiered.codec.codecs import CODECS, EXACT_CODECS
-from tiered.codec.frame import CODEC_NONE
+from tiered.codec.frame import CODEC_NONE, LATER
 from tiered.codec.value import Expected, Opened, Value, open_value, value_of
 from tiered.config import RedisSettings
 from tiered.core.why import Noting
@@ -211,17 +210,18 @@ class RedisTier:
         """Receive blocks into their buffers, decoded; for each the checksum of what lies there, or None for a miss.
 
         Of a block that was stored by a lossy codec that is not the checksum of the bytes that were put. exact_only:
-        such a value is as good as one of an unknown codec. first_depth: of wanted[0]; before: blocks before it in the
+        such a value is as good as a wrong one. first_depth: of wanted[0]; before: blocks before it in the
         prefix, from its first one on, that are used with it and so are to stay with it. within_s: of receiving them
         all; what has not come by then is a miss.
         wanted is in prefix order. After None the buffer may hold anything. A value that is lost or wrong in any way
-        is removed from Redis; if the server fails half-way, the rest are misses. Raises nothing.
+        is removed from Redis, but what a later release has written stays for those who can read it; if the server
+        fails half-way, the rest are misses. Raises nothing.
         """
         outcomes: list[Opened | _Miss] = [_Miss(_UNAVAILABLE)] * len(wanted)
         if wanted and self._breaker.allow(self._clock.now()):
             # What had arrived when the server failed stays a hit; the rest is counted below as unavailable.
             with suppress(TierError), self._reported():
-                expected = Expected(scope_id, layout, EXACT_CODECS if exact_only else CODECS)
+                expected = Expected(scope_id, layout, exact_only)
                 with self._timed(Asked.GET):
                     self._receive(wanted, expected, outcomes, within_s)
                 self._settle(wanted, outcomes, tenant, first_depth, before)
@@ -306,7 +306,7 @@ class RedisTier:
         bad = [
             item.block_hash
             for item, outcome in zip(wanted, outcomes, strict=True)
-            if isinstance(outcome, _Miss) and outcome.reason != _UNAVAILABLE
+            if isinstance(outcome, _Miss) and outcome.reason not in (_UNAVAILABLE, LATER)
         ]
         if bad:
             with self._timed(Asked.CONTROL):
@@ -374,7 +374,7 @@ class RedisTier:
         if self._why is None:
             return
         for item, outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, _Miss) and outcome.reason not in (_ABSENT, _UNAVAILABLE):
+            if isinstance(outcome, _Miss) and outcome.reason not in (_ABSENT, _UNAVAILABLE, LATER):
                 self._why.note("corrupt", item.block_hash, tenant, tier=Source.REDIS.value, why=outcome.reason)
 
     def _tell_put(self, blocks: Sequence[ToStore], answers: Sequence[PutAnswer]) -> None:

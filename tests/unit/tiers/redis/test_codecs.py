@@ -129,7 +129,7 @@ def test_the_tenant_is_charged_what_is_stored_and_its_limit_holds_more_blocks(
 
 
 @pytest.mark.parametrize("codec", list(CODECS))
-def test_a_changed_byte_anywhere_is_a_miss_counted_and_removed(
+def test_a_changed_byte_anywhere_is_a_miss_counted_and_removed_unless_it_looks_like_a_later_release(
     tier: RedisTier, redis_client: redis.Redis, redis_keys: Keys, codec: str
 ) -> None:
     key = redis_keys.block(block_hash("b"))
@@ -137,14 +137,21 @@ def test_a_changed_byte_anywhere_is_a_miss_counted_and_removed(
     length = command(redis_client, "STRLEN", key)
     good = get(tier, "a", "b", "c")
     offsets = [0, 4, 7, 20, 60, 100, 130, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 5, length // 2, length - 1]
+    kept = 0
     for offset in offsets:
         byte = command(redis_client, "GETRANGE", key, offset, offset)[0]
         command(redis_client, "SETRANGE", key, offset, bytes([byte ^ 0x40]))
         before = sum(tier.counters().misses.values())
         assert get(tier, "a", "b", "c") == [good[0], None, good[2]], f"offset {offset}"
         assert sum(tier.counters().misses.values()) == before + 1
-        assert tier.lookup([block_hash("b")]) == [NOWHERE]
-        assert put(tier, "b", codec=codec) == [PutAnswer.STORED]
+        if tier.counters().misses.get("version", 0) > kept:
+            kept += 1
+            assert [each.in_redis for each in tier.lookup([block_hash("b")])] == [True]
+            command(redis_client, "SETRANGE", key, offset, bytes([byte]))
+        else:
+            assert tier.lookup([block_hash("b")]) == [NOWHERE]
+            assert put(tier, "b", codec=codec) == [PutAnswer.STORED]
+    assert 1 <= kept <= 2, "the version, and what may be the codec's name"
     assert get(tier, "b") == [good[1]]
 
 
@@ -165,7 +172,6 @@ def test_an_encoded_value_of_another_length_is_a_miss(
 @pytest.mark.parametrize(
     ("codec", "stored", "reason"),
     [
-        ("zip", b"x" * 100, "codec"),
         ("lossless", b"x" * 100, "decode"),
         ("lossless", b"", "decode"),
         ("fp8", b"x" * 100, "decode"),

@@ -103,7 +103,6 @@ def test_buffers_of_any_element_type_are_filled(tier: RedisTier) -> None:
     ("offset", "reason"),
     [
         (0, "magic"),
-        (4, "version"),
         (6, "header"),
         (20, None),
         (HEADER_BYTES - 1, "header"),
@@ -125,6 +124,26 @@ def test_a_changed_byte_anywhere_is_a_miss_counted_and_removed(
     assert RedisLedger(redis_client, redis_keys).usage() == {RED: RedisUsage(2 * VALUE_BYTES, 0, 2)}
     assert command(redis_client, "EXISTS", key) == 0
     assert put(tier, "b") == [PutAnswer.STORED]
+    assert get(tier, "b") == [True]
+
+
+@pytest.mark.parametrize("what", ["version", "codec"])
+def test_what_a_later_release_wrote_is_a_miss_counted_and_stays(
+    tier: RedisTier, redis_client: redis.Redis, redis_keys: Keys, what: str
+) -> None:
+    """Its readers are there, or will be again: who removed it would empty the cache while releases change."""
+    put(tier, "a", "b", "c")
+    key = redis_keys.block(block_hash("b"))
+    value: bytes = command(redis_client, "GET", key)
+    changed = value[:4] + b"\x02" + value[5:] if what == "version" else value.replace(b"none", b"newe")
+    command(redis_client, "SET", key, changed)
+    assert get(tier, "a", "b", "c") == [True, False, True]
+    assert tier.counters().misses == {"version": 1}
+    assert command(redis_client, "GET", key) == changed
+    assert [each.in_redis for each in tier.lookup([block_hash("b")])] == [True]
+    assert RedisLedger(redis_client, redis_keys).usage() == {RED: RedisUsage(3 * VALUE_BYTES, 0, 3)}
+    assert put(tier, "b") == [PutAnswer.ALREADY_THERE]
+    command(redis_client, "SET", key, value)
     assert get(tier, "b") == [True]
 
 
