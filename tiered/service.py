@@ -7,16 +7,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 from pydantic import BaseModel
 
+from tiered import __version__
 from tiered.config import describe_settings, load_settings, parse_assignments
 from tiered.errors import ConfigError
 
 S = TypeVar("S", bound=BaseModel)
+
+
+def _print_version(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"{context.info_name} {__version__}")
+        raise typer.Exit
+
+
+VersionFlag = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+]
 
 
 def start_service(
@@ -46,6 +59,21 @@ def start_service(
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+
+
+WEB: Final = {"server": ("fastapi", "uvicorn", "fastapi_offline")}
+POOL: Final = {"worker": ("torch",)}
+"""Modules that what is started here cannot do without, by the extra that brings them."""
+
+
+def require_extras(needs: Mapping[str, Sequence[str]]) -> None:
+    """Before anything of it is imported. Errors: ConfigError naming what is not there, and how to get all of it."""
+    lacking = {extra: [name for name in names if find_spec(name) is None] for extra, names in needs.items()}
+    names = [name for each in lacking.values() for name in each]
+    if names:
+        extras = ",".join(extra for extra, each in lacking.items() if each)
+        are = "is" if len(names) == 1 else "are"
+        raise ConfigError(f"{', '.join(names)} {are} not installed; pip install 'tiered-kv[{extras}]'")
 
 
 def run_command(name: str, command: Callable[..., None]) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from tiered.log import configure_logging
-from tiered.service import run_command, start_service
+from tiered.service import POOL, VersionFlag, require_extras, run_command, start_service
 from worker.settings import ENV_PREFIX, Settings
 
 NAME: Final = "tiered-worker"
@@ -33,6 +33,7 @@ def work(
     check_config: Annotated[
         bool, typer.Option("--check-config", help="Print every setting with its origin, and start nothing.")
     ] = False,
+    version: VersionFlag = False,
 ) -> None:
     """Own one node's KV block pool, serve the engines beside it and the workers elsewhere."""
     flags: dict[str, object] = {
@@ -64,6 +65,7 @@ def main() -> None:
 
 
 def _run(settings: Settings) -> None:
+    require_extras(POOL)
     configure_logging(settings.log)
     # Not at the top: what --check-config and --help say should not wait for torch to be imported.
     from worker.app import serve

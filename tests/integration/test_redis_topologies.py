@@ -13,7 +13,12 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from tests.support.redis_container import running_container
+from tests.support.redis_container import (
+    REDIS_IMAGE,
+    VALKEY_IMAGE,
+    running_cluster_container,
+    running_container,
+)
 from tests.support.redis_load import BYTES, RED, Load, get, named, put, quick, works_again
 from tests.support.redis_server import eventually, settings_for
 from tests.support.redis_topologies import Cluster, SentinelSet, running_cluster, running_sentinels
@@ -52,12 +57,27 @@ def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelSet]
 
 
 @pytest.fixture(scope="module")
-def container() -> Iterator[str]:
-    with running_container() as url:
+def redis_container() -> Iterator[str]:
+    with running_container(REDIS_IMAGE) as url:
         yield url
 
 
-@pytest.fixture(params=["single", "single, partitions", "sentinel", "cluster", "container"])
+@pytest.fixture(scope="module")
+def valkey_container() -> Iterator[str]:
+    with running_container(VALKEY_IMAGE) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def cluster_container() -> Iterator[str]:
+    with running_cluster_container(REDIS_IMAGE) as url:
+        yield url
+
+
+CONTAINERS = {"redis in a container": "redis_container", "valkey in a container": "valkey_container"}
+
+
+@pytest.fixture(params=["single", "single, partitions", "sentinel", "cluster", *CONTAINERS, "cluster in a container"])
 def settings(request: pytest.FixtureRequest, redis_server: EmbeddedServer) -> RedisSettings:
     if request.param == "single":
         return settings_for(redis_server)
@@ -65,8 +85,11 @@ def settings(request: pytest.FixtureRequest, redis_server: EmbeddedServer) -> Re
         return settings_for(redis_server, partitions=4)
     if request.param == "sentinel":
         return settings_for(redis_server, url=request.getfixturevalue("sentinels").url)
-    if request.param == "container":
-        return settings_for(redis_server, url=request.getfixturevalue("container"))
+    if request.param in CONTAINERS:
+        return settings_for(redis_server, url=request.getfixturevalue(CONTAINERS[request.param]))
+    if request.param == "cluster in a container":
+        url = request.getfixturevalue("cluster_container")
+        return settings_for(redis_server, url=url, partitions=PARTITIONS)
     return settings_for(redis_server, url=request.getfixturevalue("cluster").url, partitions=PARTITIONS)
 
 

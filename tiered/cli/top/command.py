@@ -11,6 +11,7 @@ import typer
 from tiered.cli.api import CoordinatorOption
 from tiered.cli.top.sample import cluster_of
 from tiered.errors import ConfigError
+from tiered.service import require_extras
 
 
 def top_command(
@@ -23,6 +24,7 @@ def top_command(
             "top: it needs a terminal for its screen and its keys; `tiered stats --watch` prints to anything",
             field="top",
         )
+    require_extras({"server": ("textual",)})
     cluster = cluster_of(coordinator)
     first = cluster.sample()  # what is wrong with the address or the token is said before a screen is opened
     # Textual takes a quarter of a second to import, which no other command should wait for.
