@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, TypeVar
 
+from tiered.client.folder import WorkersFolder
 from tiered.client.link import Link, open_link
 from tiered.client.port import Chain, Fill, Loaded, Match, Saved, Voucher
 from tiered.client.saving import run_save
@@ -96,6 +98,7 @@ class RemoteClient:
         self._link: Link | None = None
         self._attachments = itertools.count(1)
         self._closed = threading.Event()
+        self._folder: WorkersFolder | None = None
         self._roots: dict[TenantId, tuple[bytes, float]] = {}
         """By tenant the root of its chains, and until when it is taken as it is."""
 
@@ -124,6 +127,17 @@ class RemoteClient:
     ) -> RemoteClient:
         """Attach in a thread of its own, now or once a worker is there; without a cache until then."""
         client = cls(socket_path, scope, engine=engine, options=options or RemoteOptions())
+        client._attach_in_a_thread(first_s=0.0)
+        return client
+
+    @classmethod
+    def attach_in_folder(cls, folder: Path, scope: ModelScope, *, engine: str = "engine") -> RemoteClient:
+        """As :meth:`attach_later`, at one of the workers that listen in the folder.
+
+        For engines that have one client: two of them may find themselves at two workers.
+        """
+        client = cls(str(folder), scope, engine=engine, options=RemoteOptions())
+        client._folder = WorkersFolder(folder)
         client._attach_in_a_thread(first_s=0.0)
         return client
 
@@ -272,7 +286,8 @@ class RemoteClient:
     def close(self) -> None:
         self._closed.set()
         with self._lock:
-            self._detach()
+            if self._link is not None:  # else the thread that attaches again sees to it
+                self._part()
 
     def _root(self, tenant: TenantId) -> bytes:
         """The root of the tenant's chains: who may read its blocks is part of what they are.
@@ -338,6 +353,12 @@ class RemoteClient:
             self._link.close()
             self._link = None
 
+    def _part(self) -> None:
+        """For good."""
+        self._detach()
+        if self._folder is not None:
+            self._folder.leave()
+
     def _attach_in_a_thread(self, *, first_s: float) -> None:
         threading.Thread(target=self._attach_again, args=(first_s,), name="attach-again", daemon=True).start()
 
@@ -356,19 +377,24 @@ class RemoteClient:
             with self._lock:
                 self._link = link
                 if self._closed.is_set():
-                    self._detach()
+                    break
             _log.info("attached", socket=self._path, node=link.node)
             return
+        with self._lock:
+            self._part()
 
     def _attach(self, timeout_s: float) -> Link:
-        return open_link(
-            self._path,
-            self.scope,
-            engine=self._engine,
-            attachment=next(self._attachments),
-            connect_timeout_s=self._options.call_timeout_s,
-            timeout_s=timeout_s,
-        )
+        def open_at(path: str) -> Link:
+            return open_link(
+                path,
+                self.scope,
+                engine=self._engine,
+                attachment=next(self._attachments),
+                connect_timeout_s=self._options.call_timeout_s,
+                timeout_s=timeout_s,
+            )
+
+        return open_at(self._path) if self._folder is None else self._folder.attach(open_at)
 
 
 class _Session:

@@ -39,13 +39,13 @@ def load_model(settings: Settings, *, source: str, name: str) -> Model:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     template = _template_in(settings.model.chat_template)
     inner, model = _pretrained(settings.model, source)
-    client, state = _cache(settings.cache, model, name=name)
+    options = GeneratorOptions(
+        chunk_tokens=settings.cache.chunk_tokens,
+        reuse=Reuse(settings.cache.reuse),
+        load_deadline_s=settings.cache.load_deadline_s,
+    )
+    client, state = _cache(settings.cache, model, options, name=name)
     try:
-        options = GeneratorOptions(
-            chunk_tokens=settings.cache.chunk_tokens,
-            reuse=Reuse(settings.cache.reuse),
-            load_deadline_s=settings.cache.load_deadline_s,
-        )
         generator = CachedGenerator(model, client, options)
         context_tokens = _context(model, settings.limits.context_tokens)
         _warm_up(model, options, context_tokens)
@@ -112,13 +112,19 @@ def _template_in(file: Path | None) -> str | None:
         ) from None
 
 
-def _cache(settings: CacheSettings, model: Any, *, name: str) -> tuple[CacheClient | None, Callable[[], CacheState]]:
+def _cache(
+    settings: CacheSettings, model: Any, options: GeneratorOptions, *, name: str
+) -> tuple[CacheClient | None, Callable[[], CacheState]]:
     """The client, and how to ask for its state. Errors: ConfigError for a model whose KV cannot be kept."""
     if settings.socket is None and not settings.bytes:
         return None, lambda: CacheState("none", attached=False)
-    scope = model_scope(model, name=name, block_tokens=settings.block_tokens)
+    scope = options.scope(model_scope(model, name=name, block_tokens=settings.block_tokens))
     if settings.socket is not None:
-        remote = RemoteClient.attach_later(str(settings.socket), scope, engine=f"tiered-serve-{os.getpid()}")
+        engine = f"tiered-serve-{os.getpid()}"
+        if settings.socket.is_dir():
+            remote = RemoteClient.attach_in_folder(settings.socket, scope, engine=engine)
+        else:
+            remote = RemoteClient.attach_later(str(settings.socket), scope, engine=engine)
         return remote, lambda: CacheState("worker", attached=remote.attached, node=remote.node)
     if settings.bytes < scope.layout.block_bytes:
         raise ConfigError(

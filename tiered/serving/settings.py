@@ -60,7 +60,8 @@ class CacheSettings(SettingsGroup):
     """Where the KV is kept. Whatever becomes of the cache, requests are answered."""
 
     socket: Path | None = None
-    """The worker's Unix socket. Without one the cache is in this process, and ours alone."""
+    """The worker's Unix socket, or a folder in which workers have theirs: then one with the fewest engines. Without
+    either the cache is in this process, and ours alone."""
     bytes: _PoolBytes = 256 << 20
     """Of the cache in this process; 0 for none. With a socket the pool is the worker's, and this has no meaning."""
     block_tokens: int = Field(default=16, ge=1, le=1_024)
