@@ -1,0 +1,74 @@
+"""What the files say, without an engine: every combination that docs/compose.md names is accepted."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.compose.project import ROOT
+
+pytestmark = pytest.mark.compose
+
+LONG_RUNNING = {"redis", "coordinator", "gateway", "worker", "engine", "load", "prometheus", "grafana"}
+
+
+def config(compose: list[str], *argv: str) -> dict[str, Any]:
+    done = subprocess.run([*compose, *argv, "config"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return dict(yaml.safe_load(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def services(compose: list[str]) -> dict[str, Any]:
+    return dict(config(compose, "--profile", "demo", "--profile", "monitoring")["services"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml"),
+        ("--env-file", "deploy/compose/redis-cluster.env"),
+        ("--env-file", "deploy/compose/sentinel.env"),
+        ("--profile", "demo", "--profile", "monitoring"),
+    ],
+)
+def test_every_combination_is_accepted(compose: list[str], argv: tuple[str, ...]) -> None:
+    assert LONG_RUNNING - {"load", "prometheus", "grafana"} <= set(config(compose, *argv)["services"])
+
+
+def test_every_service_is_bounded_and_has_no_rights_to_lose(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["user"] == "10001:10001", name
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"], name
+        assert service["pids_limit"], name
+        assert service["logging"]["options"]["max-size"], name
+        assert not service.get("privileged"), name
+        assert not service.get("cap_add"), name
+
+
+def test_every_image_that_is_not_ours_is_pinned(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        image, _, tag = service["image"].rpartition(":")
+        assert tag != "latest" or image.startswith("tiered-"), (name, service["image"])
+
+
+def test_every_service_that_stays_has_a_health_check(services: dict[str, Any]) -> None:
+    for name in LONG_RUNNING - {"load"}:
+        assert services[name]["healthcheck"]["test"], name
+        assert services[name]["restart"] == "unless-stopped", name
+
+
+def test_a_gpu_is_reserved_and_shared_by_a_worker_and_its_engine(compose: list[str]) -> None:
+    services = config(compose, "-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")["services"]
+    for name in ("worker", "engine"):
+        [device] = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["device_ids"] == ["0"], name
+        assert device["capabilities"] == ["gpu"], name
+        assert (services[name]["ipc"], services[name]["pid"]) == ("host", "host"), name
+    assert services["worker"]["environment"]["TIERED_WORKER_NODE__SOCKET"] in " ".join(services["engine"]["command"])
