@@ -99,9 +99,9 @@ class Site:
     cluster: SmallCluster
 
     def wait_attached(self, name: str) -> None:
-        """All clients of an engine: one for each of its lookups' threads, and its rank's."""
-        expected = ConnectorSettings.model_fields["lookup_threads"].default + 1
-        until(lambda: self.cluster.metrics(name)[("tiered_worker_engines",)] == expected, "attached", within_s=60)
+        """All clients of an engine: one for each of its lookups' threads, and its rank's two."""
+        n_clients = ConnectorSettings.model_fields["lookup_threads"].default + 2
+        until(lambda: self.cluster.metrics(name)[("tiered_worker_engines",)] == n_clients, "attached", within_s=60)
 
 
 @pytest.fixture(scope="module")
