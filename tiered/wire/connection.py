@@ -54,7 +54,7 @@ class Connection(Generic[M]):
             self._fill(memoryview(prefix), deadline)
             length = body_length(prefix)
             if length > bytes_max:
-                raise ProtocolError(f"a frame of {length} bytes where at most {bytes_max} are expected")
+                raise ProtocolError(f"a frame of more than the {bytes_max} bytes that are expected")
             body = bytearray(length)
             self._fill(memoryview(body), deadline)
             return self._replies.decode(body)

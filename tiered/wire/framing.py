@@ -39,7 +39,8 @@ def body_length(prefix: bytes | bytearray | memoryview) -> int:
     """Bytes that follow a frame's prefix. Errors: VersionMismatch; ProtocolError for an absurd length."""
     length, version = PREFIX.unpack(prefix)
     if not 1 < length <= FRAME_BYTES_MAX:  # first: noise is no version
-        raise ProtocolError(f"a frame of {length} bytes is outside 2..{FRAME_BYTES_MAX}")
+        # Of noise it is whatever bytes stand there, which may be somebody's, so it is not said.
+        raise ProtocolError(f"a frame's length is outside 2..{FRAME_BYTES_MAX}")
     if version != WIRE_VERSION:
         raise VersionMismatch(seen=version, spoken=WIRE_VERSION)
     return int(length) - 1

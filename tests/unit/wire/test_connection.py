@@ -211,7 +211,7 @@ def test_a_foreign_frame_closes_the_connection(
 def test_a_stranger_is_allowed_little(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
     connection, there = pair
     there.sendall(PREFIX.pack(2000, WIRE_VERSION))
-    with pytest.raises(ProtocolError, match="at most 100"):
+    with pytest.raises(ProtocolError, match="more than the 100 bytes"):
         connection.receive(timeout_s=5, bytes_max=100)
 
 
