@@ -32,6 +32,14 @@ class ProcessEnded(greenlet.GreenletExit):
     """Thrown into what a killed process was doing; no ``except Exception`` goes on after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a paused process will do first when it goes on."""
+
+    run: Callable[[], None]
+    resumes_task: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Host:
     """One process on one machine. skew_s: what its clock is ahead of the simulation's."""
@@ -40,7 +48,7 @@ class Host:
     skew_s: float = 0.0
     alive: bool = True
     frozen: bool = False
-    _backlog: list[Callable[[], None]] = field(default_factory=list)
+    _backlog: list[_Step] = field(default_factory=list)
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _threads: set[greenlet.greenlet] = field(default_factory=set)
 
@@ -94,17 +102,20 @@ class SimLoop(asyncio.SelectorEventLoop):
         host.frozen = False
         backlog, host._backlog = host._backlog, []
         for step in backlog:
-            super().call_soon(step)
+            super().call_soon(step.run)
 
     def kill(self, host: Host) -> None:
         """It ends in the middle of whatever it does; nothing of it has an effect any more."""
         host.alive = host.frozen = False
-        host._backlog = []
+        backlog, host._backlog = host._backlog, []
         for thread in list(host._threads):
             if not thread.dead:
                 thread.throw(ProcessEnded)
         for task in list(host._tasks):
             task.cancel()
+        for step in backlog:  # one that was to go on when the process stopped ends no other way
+            if step.resumes_task:
+                super().call_soon(step.run)
 
     @contextmanager
     def being(self, host: Host) -> Iterator[None]:
@@ -144,7 +155,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         host = _HOST.get() if context is None else context.get(_HOST)
         if host is not None and host.frozen:
             handle = asyncio.Handle(callback, args, self, context)
-            host._backlog.append(functools.partial(_run, handle))
+            resumes_task = isinstance(getattr(callback, "__self__", None), asyncio.Task)
+            host._backlog.append(_Step(functools.partial(_run, handle), resumes_task))
             return handle
         return super().call_soon(callback, *args, context=context)
 
@@ -159,7 +171,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
         def fire() -> None:
             if host.frozen:
-                host._backlog.append(late)
+                host._backlog.append(_Step(late))
             elif host.alive:
                 callback(*args)
 

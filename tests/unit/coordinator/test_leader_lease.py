@@ -73,7 +73,7 @@ def test_one_of_two_leads_and_the_other_at_once_when_it_resigns(redis_client: re
     clock.advance(LEASE_S / 3)
     second.ask()
     assert second.leads()
-    assert second.token() == seen.token + 1
+    assert second.token() > seen.token
     assert first.token() == 0
 
 
