@@ -73,8 +73,8 @@ def test_without_an_extra_the_parts_for_engines_are_imported_up_to_the_engine_it
                            "'tiered-kv[server,worker]'\n"),
         (("tiered-coordinator",), "tiered-coordinator: fastapi, uvicorn, fastapi_offline are not installed; "
                                   "pip install 'tiered-kv[server]'\n"),
-        (("tiered", "demo"), "tiered: fastapi, uvicorn, fastapi_offline, torch, transformers, gguf, safetensors, accelerate "
-                             "are not installed; pip install 'tiered-kv[transformers]'\n"),
+        (("tiered", "demo"), "tiered: fastapi, uvicorn, fastapi_offline, torch, transformers, gguf, safetensors, "
+                             "accelerate are not installed; pip install 'tiered-kv[transformers]'\n"),
         (("tiered-worker",), "tiered-worker: torch is not installed; pip install 'tiered-kv[worker]'\n"),
     ],
 )  # fmt: skip
