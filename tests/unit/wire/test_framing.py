@@ -162,7 +162,7 @@ def test_a_foreign_version_is_refused(version: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 1, FRAME_BYTES_MAX + 1, 2**31, 2**32 - 1])
 def test_an_absurd_length_is_refused_before_its_bytes_are_awaited(length: int) -> None:
-    with pytest.raises(ProtocolError, match="outside 2.."):
+    with pytest.raises(ProtocolError, match="outside 2"):
         list(FrameReader(PEER_REPLIES).feed(frame(b"", length=length)))
 
 
