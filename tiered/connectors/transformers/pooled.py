@@ -11,7 +11,7 @@ answer with is not kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from tiered.client.port import Saved
 from tiered.client.sequences import SequenceHandle
 from tiered.connectors.transformers.own import OwnBlocks
-from tiered.connectors.transformers.rows import Row, Rows, Writes
+from tiered.connectors.transformers.rows import Row, Rows, RowTable, Writes
 from tiered.hashing.chain import Extras
 from tiered.layout import KvLayout
 from tiered.types import BlockId, TenantId
@@ -63,10 +63,10 @@ class PoolBlocks:
 class PooledRow(Row):
     """blocks: its sequence's. Rows that share a forward share its sequence until that has written."""
 
-    sequence: SequenceHandle | None = None
+    sequence: SequenceHandle = field(kw_only=True)
 
 
-class PooledRows:
+class PooledRows(RowTable):
     """As :class:`Rows`, but that ``reserve`` needs the tokens, and ``finish`` is to be called when they are written.
 
     open_sequence: makes a private sequence of the batch's tenant.
@@ -78,13 +78,6 @@ class PooledRows:
         self.columns = 0
         self._open_sequence = open_sequence
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def paddings(self) -> list[int]:
-        return [row.padding for row in self.rows]
-
     @property
     def n_blocks(self) -> int:
         """Blocks that rows hold; one that several share counts once."""
@@ -94,7 +87,7 @@ class PooledRows:
         """Empty rows, in place of those there are."""
         self.clear()
         for padding in paddings:
-            self.rows.append(PooledRow(padding, [], self._open_sequence()))
+            self.rows.append(PooledRow(padding, sequence=self._open_sequence()))
 
     def take_over(self, tokens: Sequence[Sequence[int]], n_blocks: Sequence[int], columns: int) -> int:
         """Begin each row with its first blocks, which are pinned until this returns; how many columns all rows have.
@@ -103,16 +96,10 @@ class PooledRows:
         Errors: OutOfBlocks where blocks are not there after all; the rows are then empty.
         """
         for row, of_row, n in zip(self.rows, tokens, n_blocks, strict=True):
-            appended = _of(row).append(of_row[: n * self.own.layout.block_tokens])
+            appended = row.sequence.append(of_row[: n * self.own.layout.block_tokens])
             columns = min(columns, row.padding + appended.first_token)
         self.cut(columns)
         return columns
-
-    def pad(self, paddings: Sequence[int]) -> None:
-        """As :meth:`Rows.pad`."""
-        for row, padding in zip(self.rows, paddings, strict=True):
-            if row.padding >= self.columns:
-                row.padding = max(row.padding, padding)
 
     def clear(self) -> None:
         for sequence in self._sequences():
@@ -138,7 +125,7 @@ class PooledRows:
                 first, end = row.n_tokens(before), row.n_tokens(after)
                 if first == end:
                     continue
-                sequence = _of(row)
+                sequence = row.sequence
                 appended = sequence.append(ids[index * copies, n_columns - (end - first) :].tolist())
                 row.blocks = list(sequence.block_table)
                 last_source = (index * copies + 1) * n_columns
@@ -147,7 +134,9 @@ class PooledRows:
         except BaseException:
             self.cut(before)
             raise
-        self.rows = [PooledRow(row.padding, row.blocks, row.sequence) for row in self.rows for _ in range(copies)]
+        self.rows = [
+            PooledRow(row.padding, row.blocks, sequence=row.sequence) for row in self.rows for _ in range(copies)
+        ]
         return Writes(sources, slots)
 
     def finish(self, columns: int) -> None:
@@ -169,21 +158,21 @@ class PooledRows:
         for sequence in self._sequences():
             if sequence not in kept:
                 sequence.drop()
-        self.rows = [PooledRow(row.padding, list(row.blocks), row.sequence) for row in picked]
+        self.rows = [PooledRow(row.padding, list(row.blocks), sequence=row.sequence) for row in picked]
         self._part()
 
     def cut(self, columns: int) -> None:
         """As :meth:`Rows.cut`."""
         self.columns = columns
         for row in self.rows:
-            sequence = _of(row)
+            sequence = row.sequence
             sequence.truncate(min(len(sequence), row.n_tokens(columns)))
             row.blocks = list(sequence.block_table)
         self._part()
 
     def share(self, index: int, n_tokens: int) -> Saved:
         """Let others find a row's full blocks of its first ``n_tokens``: as a save of them."""
-        sequence = _of(self.rows[index])
+        sequence = self.rows[index].sequence
         n_before = sequence.n_ready
         return Saved(n_stored=sequence.share(n_tokens), first_index=n_before, gave=sequence.gave)
 
@@ -197,19 +186,14 @@ class PooledRows:
         return moved
 
     def _sequences(self) -> list[SequenceHandle]:
-        return list(dict.fromkeys(_of(row) for row in self.rows))
+        return list(dict.fromkeys(row.sequence for row in self.rows))
 
     def _part(self) -> None:
         """Rows that share a sequence get one each: it is written, so it can be forked."""
         seen: set[SequenceHandle] = set()
         for row in self.rows:
-            sequence = _of(row)
+            sequence = row.sequence
             if sequence in seen:
                 row.sequence = sequence = sequence.fork()
                 row.blocks = list(row.blocks)
             seen.add(sequence)
-
-
-def _of(row: PooledRow) -> SequenceHandle:
-    assert row.sequence is not None
-    return row.sequence

@@ -65,13 +65,11 @@ class BatchRows(Protocol):
     def __len__(self) -> int: ...
 
 
-class Rows:
-    """``columns`` are those whose keys and values are in place in every layer."""
+class RowTable:
+    """What is common to rows wherever they lie. ``columns`` are those whose keys and values are in every layer."""
 
-    def __init__(self, own: OwnBlocks) -> None:
-        self.own = own
-        self.rows: list[Row] = []
-        self.columns = 0
+    rows: Sequence[Row]
+    columns: int
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,6 +77,21 @@ class Rows:
     @property
     def paddings(self) -> list[int]:
         return [row.padding for row in self.rows]
+
+    def pad(self, paddings: Sequence[int]) -> None:
+        """More padding for rows that have no token yet: a first chunk may be padding alone, and not all of it."""
+        for row, padding in zip(self.rows, paddings, strict=True):
+            if row.padding >= self.columns:
+                row.padding = max(row.padding, padding)
+
+
+class Rows(RowTable):
+    """In memory of the engine's own."""
+
+    def __init__(self, own: OwnBlocks) -> None:
+        self.own = own
+        self.rows: list[Row] = []
+        self.columns = 0
 
     @property
     def n_blocks(self) -> int:
@@ -89,12 +102,6 @@ class Rows:
         """Empty rows, in place of those there are."""
         self.clear()
         self.rows = [Row(padding) for padding in paddings]
-
-    def pad(self, paddings: Sequence[int]) -> None:
-        """More padding for rows that have no token yet: a first chunk may be padding alone, and not all of it."""
-        for row, padding in zip(self.rows, paddings, strict=True):
-            if row.padding >= self.columns:
-                row.padding = max(row.padding, padding)
 
     def clear(self) -> None:
         for row in self.rows:
