@@ -70,14 +70,23 @@ def shrink(
 def tend(core: CacheCore) -> None:
     """Work ahead of need: keep ``free_target_blocks`` free, hold every tenant to a limit that was lowered, and where
     every block is to be copied, begin as many copies as may be under way."""
-    block_bytes = core.options.block_bytes
-    for tenant, _ in list(core.ledger.tenants()):
-        excess = core.ledger.excess_bytes(tenant)
-        if excess:
-            shrink(core, tenant, n_bytes=excess - leaving_blocks(core)[tenant] * block_bytes, why=LIMIT_LOWERED)
+    _hold_to_limits(core)
     free = core.blocks_in(BlockState.FREE) + core.blocks_in(BlockState.LEAVING)
     make_room(core, asking=NO_TENANT, n_blocks=core.options.free_target_blocks - free)
     _copy_what_stays(core)
+
+
+def _hold_to_limits(core: CacheCore) -> None:
+    """Again for as long as something leaves at once: who parts from a block may wait for another to make room for a
+    larger part, and no further turn need come in which it could."""
+    ledger = core.ledger
+    while above := [tenant for tenant, _ in ledger.tenants() if ledger.excess_bytes(tenant)]:
+        held_bytes = ledger.total_bytes()
+        for tenant in above:
+            leaving_bytes = leaving_blocks(core)[tenant] * core.options.block_bytes
+            shrink(core, tenant, n_bytes=ledger.excess_bytes(tenant) - leaving_bytes, why=LIMIT_LOWERED)
+        if ledger.total_bytes() == held_bytes:
+            break
 
 
 def _copy_what_stays(core: CacheCore) -> None:

@@ -91,15 +91,14 @@ def test_a_guest_gives_its_own_blocks_to_join() -> None:
 
 
 def test_nobody_parts_while_another_has_no_room_for_its_part() -> None:
-    """BLUE stands at its limit; RED's part becomes BLUE's only after BLUE has given something of its own."""
+    """BLUE stands at its limit; RED's part becomes BLUE's only after BLUE has given something of its own. One turn is
+    enough: there may be no other."""
     world, own = World(8, lower_tier=False), chain("own", 1)
     world.save(PROMPT[:1], tenant=RED)
     use(world, BLUE, 1)
     world.save(own, tenant=BLUE)
     world.limit(BLUE, 1.5)
     world.limit(RED, 0)
-    for _ in range(3):
-        world.turn()
     assert used(world, RED, BLUE) == [0, 100]
     assert world.hot(own) == 0
 
