@@ -21,7 +21,8 @@ import numpy as np
 from tiered.config import RedisSettings
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
 from tiered.types import BlockHash, BlockId, TenantId
 
 TENANT = TenantId("bench")

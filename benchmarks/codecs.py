@@ -35,7 +35,8 @@ from tiered.codec.frame import HEADER_BYTES, checksum_of
 from tiered.config import PoolSettings, RedisSettings
 from tiered.connectors.transformers import CachedGenerator, GeneratorOptions, model_scope
 from tiered.layout import KvLayout
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
 from tiered.tiers.redis.values import Fetched, ValueClient, ValueToRead, ValueToWrite
 from tiered.types import BlockHash, TenantId
 

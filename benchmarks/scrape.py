@@ -24,7 +24,7 @@ from tiered.eviction.registry import policy_factory
 from tiered.seam.driver import DriverCounters
 from tiered.tenancy.policy import TenantPolicy
 from tiered.tiers.peer import PeerCounters
-from tiered.tiers.redis.tier import RedisTierCounters
+from tiered.tiers.redis.counting import RedisTierCounters
 from tiered.types import BlockHash, Epoch, NodeInfo, NodeStats, NodeView, TenantId, TokenCounts
 from worker.engine_timings import EngineTimings
 from worker.lost import LostCounters

@@ -23,7 +23,7 @@ from tiered.cluster.tenants import Tenants
 from tiered.config import RedisSettings
 from tiered.errors import ConfigError, TierError
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer
+from tiered.tiers.redis.answers import PutAnswer
 from tiered.types import NodeId, NodeInfo, NodeStats, TenantId
 
 Topology = Callable[[Path, Access], AbstractContextManager[Cluster | SentinelSet]]

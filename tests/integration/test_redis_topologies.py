@@ -33,7 +33,8 @@ from tiered.codec.frame import HEADER_BYTES
 from tiered.config import RedisSettings
 from tiered.errors import ConfigError
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer, RedisTier
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier
 from tiered.types import Epoch, NodeId, Owner, TenantId
 
 BLUE = TenantId("blue")

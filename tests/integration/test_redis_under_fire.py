@@ -24,7 +24,8 @@ from tiered.cluster.connection import command, connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.config import RedisSettings
 from tiered.errors import TierError
-from tiered.tiers.redis.tier import PutAnswer, RedisTier
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier
 
 PAUSE_S = 5.0
 LOOKUP_S = 0.2

@@ -24,7 +24,8 @@ from tiered.cluster.replicas import Replicas
 from tiered.cluster.tenants import Tenants
 from tiered.config import RedisSettings
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier, ToStore
 from tiered.types import BlockHash
 
 N_BLOCKS = 32

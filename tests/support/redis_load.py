@@ -12,7 +12,8 @@ from tests.support.redis_server import block_hash
 from tiered.codec.frame import checksum_of
 from tiered.config import RedisSettings
 from tiered.errors import TierError
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
 from tiered.types import BlockHash, TenantId
 
 RED = TenantId("red")

@@ -12,7 +12,8 @@ from tiered.core.fetch_plan import PlanCounters
 from tiered.metrics import worker as series
 from tiered.seam.driver import DriverCounters
 from tiered.tiers.peer import PeerCounters
-from tiered.tiers.redis.tier import Asked, PutAnswer, RedisTierCounters
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.counting import Asked, RedisTierCounters
 from tiered.types import NodeRates
 from worker.engine_timings import EngineTimings
 from worker.metrics.snapshot import WorkerSnapshot

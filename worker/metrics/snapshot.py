@@ -10,7 +10,7 @@ from tiered.core.copies import SecondCopies
 from tiered.core.fetch_plan import PlanCounters
 from tiered.seam.driver import DriverCounters
 from tiered.tiers.peer import PeerCounters
-from tiered.tiers.redis.tier import RedisTierCounters
+from tiered.tiers.redis.counting import RedisTierCounters
 from tiered.types import NodeStats
 from worker.engine_timings import EngineTimings
 from worker.journal import JournalSnapshot

@@ -19,7 +19,8 @@ from tiered.pool.pool import BlockPool
 from tiered.seam import driver as driver_module
 from tiered.seam.driver import Driver
 from tiered.seam.handoff import FetchLimits, Handoff
-from tiered.tiers.redis.tier import PutAnswer, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import ToStore, Wanted
 from tiered.types import BlockHash, BlockId, Happening, Source, TenantId, Ticket
 
 LAYOUT = KvLayout(n_layers=1, n_kv_heads=1, head_dim=8, dtype="float32", block_tokens=4)

@@ -16,7 +16,7 @@ from tiered.metrics.tenant_labels import TENANT_LABELS_MAX
 from tiered.metrics.timing import Timing
 from tiered.seam.driver import DriverCounters
 from tiered.tiers.peer import PeerCounters
-from tiered.tiers.redis.tier import Asked, RedisTierCounters
+from tiered.tiers.redis.counting import Asked, RedisTierCounters
 from tiered.types import NodeRates, NodeStats, SecondUse, SourceRate, TenantStats, TokenCounts
 from worker.engine_timings import EngineTimings
 from worker.journal import JournalSnapshot

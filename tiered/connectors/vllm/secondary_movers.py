@@ -19,7 +19,8 @@ from tiered.connectors.vllm.secondary_identity import chunk_hash
 from tiered.connectors.vllm.secondary_lane import Lane
 from tiered.layout import KvLayout
 from tiered.log import get_logger
-from tiered.tiers.redis.tier import PutAnswer, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import ToStore, Wanted
 from tiered.types import NO_HASH, BlockHash, TenantId
 
 BATCH_CHUNKS: Final = 8

@@ -27,7 +27,8 @@ from tiered.connectors.vllm.secondary_settings import SecondarySettings, in_our_
 from tiered.errors import ConfigError, TierError
 from tiered.hashing.scope import scope_id
 from tiered.log import get_logger
-from tiered.tiers.redis.tier import RedisTier, RedisTierCounters
+from tiered.tiers.redis.counting import RedisTierCounters
+from tiered.tiers.redis.tier import RedisTier
 from tiered.types import HASH_BYTES, NO_HASH, BlockHash, TenantId
 
 _PROBE: Final = BlockHash(bytes(HASH_BYTES))

@@ -1,27 +1,24 @@
 """The Redis tier as the movers see it: look up, get and put whole blocks, and never make a request wait for long.
 
-Owns the order of the steps (encode, reserve, write, commit; read, verify, decode, touch), the breaker and the
-counters. The books are the ledger's, the bytes on the wire the value client's, what is in them the codec's. Whatever
-goes wrong with a value or with the server is a miss or a failed put here; only lookup() raises, because its caller
-has a next source to try.
+Owns the order of the steps (encode, reserve, write, commit; read, verify, decode, touch) and the breaker. The books
+are the ledger's, the bytes on the wire the value client's, what is in them the codec's. Whatever goes wrong with a
+value or with the server is a miss or a failed put here; only lookup() raises, because its caller has a next source to
+try.
 """
 
 from __future__ import annotations
 
-import enum
 import math
-import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from tiered.clock import Clock, SystemClock
 from tiered.cluster.connection import connect
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
-from tiered.cluster.ledger import RedisLedger, ReserveAnswer, ReserveRequest
+from tiered.cluster.ledger import RedisLedger, ReserveRequest
 from tiered.cluster.replicas import Replicas
 from tiered.cluster.servers import topology_of
 from tiered.codec.frame import CODEC_NONE, LATER
@@ -30,10 +27,10 @@ from tiered.config import RedisSettings
 from tiered.core.why import Noting
 from tiered.errors import IntegrityError, TierError, TierUnavailable
 from tiered.layout import KvLayout
-from tiered.metrics.timing import Timing
+from tiered.tiers.redis.answers import REFUSALS, STORED, TOLD, PutAnswer
 from tiered.tiers.redis.breaker import Breaker
+from tiered.tiers.redis.counting import Asked, Counting, RedisTierCounters
 from tiered.tiers.redis.values import Fetched, Received, ValueClient, ValueToRead, ValueToWrite, Written
-from tiered.tracing import span
 from tiered.types import NO_HASH, BlockHash, Source, TenantId, Whereabouts
 
 RESERVATION_TTL_S: Final = 30.0
@@ -70,82 +67,6 @@ class ToStore:
     copies: int = 1
 
 
-class PutAnswer(enum.Enum):
-    STORED = "stored"
-    STORED_AFTER_EVICTING_OWN = "stored_after_evicting_own"
-    STORED_AFTER_RECLAIMING = "stored_after_reclaiming"
-    ALREADY_THERE = "already_there"
-    """Or another writer is storing the same block right now."""
-    REFUSED_QUOTA = "refused_quota"
-    REFUSED_FULL = "refused_full"
-    FAILED = "failed"
-    """Redis did not answer, or the reservation ended before the bytes were there."""
-
-    @property
-    def stored(self) -> bool:
-        """Whether this very put has brought the bytes there."""
-        return self in _STORED.values()
-
-
-class Asked(enum.StrEnum):
-    """What a call of Redis is for."""
-
-    LOOKUP = "lookup"
-    GET = "get"
-    PUT = "put"
-    CONTROL = "control"
-    """One script of the books."""
-
-
-@dataclass(frozen=True, slots=True)
-class RedisTierCounters:
-    """Blocks, except where the name says bytes: of payload, as Redis holds it. codecs: what was stored, by codec.
-    Misses are by reason: absent, unavailable, or what was wrong with the value (length, magic, version, header, hash,
-    scope, codec, checksum, decode)."""
-
-    hits: int
-    misses: Mapping[str, int]
-    puts: Mapping[PutAnswer, int]
-    codecs: Mapping[str, int]
-    bytes_read: int
-    bytes_written: int
-    breaker_open: bool
-    breaker_opened_total: int
-    replicated: Mapping[str, int] = field(default_factory=dict)
-    """Blocks stored that were to be in two places: ``yes``, ``late``: no replica said in time that it has them, or
-    ``no replica``: there is none."""
-    took: Mapping[Asked, Timing] = field(default_factory=dict)
-    """Calls, failed ones included."""
-    failed: Mapping[Asked, int] = field(default_factory=dict)
-    """Of those, the ones that no server answered."""
-
-
-_REFUSALS: Final[Mapping[ReserveAnswer, PutAnswer]] = {
-    ReserveAnswer.UNANSWERED: PutAnswer.FAILED,
-    ReserveAnswer.ALREADY_THERE: PutAnswer.ALREADY_THERE,
-    ReserveAnswer.PENDING_ELSEWHERE: PutAnswer.ALREADY_THERE,
-    ReserveAnswer.REFUSED_QUOTA: PutAnswer.REFUSED_QUOTA,
-    ReserveAnswer.REFUSED_FULL: PutAnswer.REFUSED_FULL,
-}
-_STORED: Final[Mapping[ReserveAnswer, PutAnswer]] = {
-    ReserveAnswer.RESERVED: PutAnswer.STORED,
-    ReserveAnswer.RESERVED_AFTER_EVICTING_OWN: PutAnswer.STORED_AFTER_EVICTING_OWN,
-    ReserveAnswer.RESERVED_AFTER_RECLAIMING: PutAnswer.STORED_AFTER_RECLAIMING,
-}
-
-
-_TOLD: Final[Mapping[PutAnswer, tuple[str, str]]] = {
-    PutAnswer.STORED: ("stored", "there was room"),
-    PutAnswer.STORED_AFTER_EVICTING_OWN: ("stored", "after evicting own"),
-    PutAnswer.STORED_AFTER_RECLAIMING: ("stored", "after reclaiming"),
-    PutAnswer.ALREADY_THERE: ("there", "already"),
-    PutAnswer.REFUSED_QUOTA: ("refused", "quota"),
-    PutAnswer.REFUSED_FULL: ("refused", "full"),
-    PutAnswer.FAILED: ("failed", "Redis did not answer in time"),
-}
-"""What happened, and how, in the why-log's words."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Miss:
     reason: str
@@ -165,18 +86,9 @@ class RedisTier:
         self._directory = Directory(self._lookup_client, self._keys)
         self._ledger = RedisLedger(self._control_client, self._keys)
         self._replicas = Replicas(self._control_client, self._keys, self._clock, timeout_s=settings.control_timeout_s)
-        self._replicated: Counter[str] = Counter()
         self._values = ValueClient(settings, topology)
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_open_s)
-        self._lock = threading.Lock()
-        self._misses: Counter[str] = Counter()
-        self._puts: Counter[PutAnswer] = Counter()
-        self._codecs: Counter[str] = Counter()
-        self._took = {asked: Timing() for asked in Asked}
-        self._failed = dict.fromkeys(Asked, 0)
-        self._hits = 0
-        self._bytes_read = 0
-        self._bytes_written = 0
+        self._counting = Counting(self._clock)
 
     @property
     def lookup_timeout_s(self) -> float:
@@ -192,7 +104,7 @@ class RedisTier:
         """
         if not self._breaker.allow(self._clock.now()):
             raise TierUnavailable("redis: the breaker is open after repeated failures")
-        with self._reported(), self._timed(Asked.LOOKUP) if timed else nullcontext():
+        with self._reported(), self._counting.timed(Asked.LOOKUP) if timed else nullcontext():
             return self._directory.lookup(hashes)
 
     def get(
@@ -222,16 +134,11 @@ class RedisTier:
             # What had arrived when the server failed stays a hit; the rest is counted below as unavailable.
             with suppress(TierError), self._reported():
                 expected = Expected(scope_id, layout, exact_only)
-                with self._timed(Asked.GET):
+                with self._counting.timed(Asked.GET):
                     self._receive(wanted, expected, outcomes, within_s)
                 self._settle(wanted, outcomes, tenant, first_depth, before)
-        with self._lock:
-            for outcome in outcomes:
-                if isinstance(outcome, Opened):
-                    self._hits += 1
-                    self._bytes_read += outcome.stored_bytes
-                else:
-                    self._misses[outcome.reason] += 1
+        hits = [outcome for outcome in outcomes if isinstance(outcome, Opened)]
+        self._counting.note_gets(hits, misses=[outcome.reason for outcome in outcomes if isinstance(outcome, _Miss)])
         return [outcome.checksum if isinstance(outcome, Opened) else None for outcome in outcomes]
 
     def put(self, blocks: Sequence[ToStore], *, scope_id: bytes, layout: KvLayout) -> list[PutAnswer]:
@@ -247,28 +154,12 @@ class RedisTier:
                 values = [_value(block, scope_id, layout) for block in blocks]
                 self._store(blocks, values, answers)
         stored = [value for value, answer in zip(values, answers, strict=False) if answer.stored]
-        with self._lock:
-            self._puts.update(answers)
-            self._codecs.update(value.codec for value in stored)
-            self._bytes_written += sum(value.stored.nbytes for value in stored)
+        self._counting.note_puts(answers, stored=stored)
         self._tell_put(blocks, answers)
         return answers
 
     def counters(self) -> RedisTierCounters:
-        with self._lock:
-            return RedisTierCounters(
-                hits=self._hits,
-                misses=dict(self._misses),
-                puts=dict(self._puts),
-                codecs=dict(self._codecs),
-                bytes_read=self._bytes_read,
-                bytes_written=self._bytes_written,
-                breaker_open=self._breaker.is_open,
-                breaker_opened_total=self._breaker.opened_total,
-                replicated=dict(self._replicated),
-                took={asked: took.copy() for asked, took in self._took.items()},
-                failed=dict(self._failed),
-            )
+        return self._counting.counters(self._breaker)
 
     def close(self) -> None:
         self._values.close()
@@ -309,10 +200,10 @@ class RedisTier:
             if isinstance(outcome, _Miss) and outcome.reason not in (_UNAVAILABLE, LATER)
         ]
         if bad:
-            with self._timed(Asked.CONTROL):
+            with self._counting.timed(Asked.CONTROL):
                 self._ledger.remove(bad)
         if before or used:
-            with self._timed(Asked.CONTROL):
+            with self._counting.timed(Asked.CONTROL):
                 self._ledger.touch([*before, *used], tenant, first_depth=first_depth - len(before))
 
     def _store(self, blocks: Sequence[ToStore], values: Sequence[Value], answers: list[PutAnswer]) -> None:
@@ -320,23 +211,14 @@ class RedisTier:
             ReserveRequest(block.block_hash, block.tenant, value.n_bytes, block.depth, block.parent)
             for block, value in zip(blocks, values, strict=True)
         ]
-        with self._timed(Asked.CONTROL):
+        with self._counting.timed(Asked.CONTROL):
             reservations = self._ledger.reserve(requests, ttl_s=RESERVATION_TTL_S)
         mine = [index for index, answer in enumerate(reservations) if answer.reserved]
         for index, answer in enumerate(reservations):
             if not answer.reserved:
-                answers[index] = _REFUSALS[answer]
+                answers[index] = REFUSALS[answer]
+        outcomes = self._write([blocks[index] for index in mine], [values[index] for index in mine])
         written, refused = [], []
-        to_write = [
-            ValueToWrite(
-                self._keys.of(blocks[i].block_hash).block(blocks[i].block_hash), values[i].header, values[i].stored
-            )
-            for i in mine
-        ]
-        outcomes: list[Written] = []
-        if to_write:
-            with self._timed(Asked.PUT):
-                outcomes = self._values.put(to_write, ttl_ms=_RESERVATION_TTL_MS)
         for index, outcome in zip(mine, outcomes, strict=True):
             if outcome is Written.NO_MEMORY:
                 answers[index] = PutAnswer.REFUSED_FULL
@@ -346,18 +228,28 @@ class RedisTier:
         # Deepest first: what is committed later is newer, and the tail of a prefix leaves before its head.
         written.sort(key=lambda index: -blocks[index].depth)
         if refused:
-            with self._timed(Asked.CONTROL):
+            with self._counting.timed(Asked.CONTROL):
                 self._ledger.abort([(blocks[index].block_hash, blocks[index].tenant) for index in refused])
         committed: Sequence[bool] = ()
         if written:
-            with self._timed(Asked.CONTROL):
+            with self._counting.timed(Asked.CONTROL):
                 committed = self._ledger.commit(
                     [(blocks[i].block_hash, blocks[i].tenant, values[i].n_bytes) for i in written]
                 )
         for index, is_there in zip(written, committed, strict=True):
             if is_there:
-                answers[index] = _STORED[reservations[index]]
+                answers[index] = STORED[reservations[index]]
         self._replicate([blocks[i] for i, there in zip(written, committed, strict=True) if there])
+
+    def _write(self, blocks: Sequence[ToStore], values: Sequence[Value]) -> list[Written]:
+        if not blocks:
+            return []
+        to_write = [
+            ValueToWrite(self._keys.of(block.block_hash).block(block.block_hash), value.header, value.stored)
+            for block, value in zip(blocks, values, strict=True)
+        ]
+        with self._counting.timed(Asked.PUT):
+            return self._values.put(to_write, ttl_ms=_RESERVATION_TTL_MS)
 
     def _replicate(self, stored: Sequence[ToStore]) -> None:
         """Wait a little for a replica to have what is to be in two places."""
@@ -367,8 +259,7 @@ class RedisTier:
         outcome = "no replica"
         if self._replicas.fewest() > 0:
             outcome = "yes" if self._replicas.have(hashes) else "late"
-        with self._lock:
-            self._replicated[outcome] += len(hashes)
+        self._counting.note_replicated(outcome, len(hashes))
 
     def _tell_corrupt(self, wanted: Sequence[Wanted], outcomes: Sequence[Opened | _Miss], tenant: TenantId) -> None:
         if self._why is None:
@@ -381,23 +272,8 @@ class RedisTier:
         if self._why is None:
             return
         for block, answer in zip(blocks, answers, strict=True):
-            what, how = _TOLD[answer]
+            what, how = TOLD[answer]
             self._why.note(what, block.block_hash, block.tenant, tier=Source.REDIS.value, why=how, depth=block.depth)
-
-    @contextmanager
-    def _timed(self, asked: Asked) -> Iterator[None]:
-        """Note how long a call took, and whether it was answered."""
-        began = self._clock.now()
-        n_failed = 1
-        try:
-            with span(f"redis.{asked.value}"):
-                yield
-            n_failed = 0
-        finally:
-            took_s = self._clock.now() - began
-            with self._lock:
-                self._took[asked].note(took_s)
-                self._failed[asked] += n_failed
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

@@ -19,7 +19,8 @@ from tiered.codec.frame import HEADER_BYTES, BlockHeader, checksum_of, decode_he
 from tiered.config import RedisSettings
 from tiered.layout import KvLayout
 from tiered.tenancy.policy import LOSSY_CODECS, TenantPolicy
-from tiered.tiers.redis.tier import PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
 from tiered.tiers.redis.values import PART_BYTES
 from tiered.types import NOWHERE, TenantId
 

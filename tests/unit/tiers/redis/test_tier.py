@@ -23,7 +23,9 @@ from tiered.config import RedisSettings
 from tiered.errors import TierError, TierTimeout, TierUnavailable
 from tiered.layout import KvLayout
 from tiered.tenancy.policy import TenantPolicy
-from tiered.tiers.redis.tier import Asked, PutAnswer, RedisTier, ToStore, Wanted
+from tiered.tiers.redis.answers import PutAnswer
+from tiered.tiers.redis.counting import Asked
+from tiered.tiers.redis.tier import RedisTier, ToStore, Wanted
 from tiered.types import NOWHERE, TenantId, Whereabouts
 
 RED, BLUE = TenantId("red"), TenantId("blue")
