@@ -12,10 +12,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from coordinator.server.auth import CHANGE, SeenTenant, TenantPath, ViewDep, unknown_tenant
+from coordinator.server.auth import CHANGE, SeenTenant, TenantPath, require_known
 from coordinator.server.errors import ApiError, responses
-from coordinator.server.services import Services, ServicesDep
-from coordinator.view.snapshot import ClusterView
+from coordinator.server.services import ServicesDep
 from tiered.cluster.access import TOKENS_PER_TENANT_MAX, Grant
 from tiered.types import TenantId
 
@@ -55,11 +54,9 @@ class AccessTokensBody(BaseModel):
 
 
 @router.post("", status_code=201, responses=responses(404, 409), **CHANGE)
-def create_token(
-    name: TenantPath, body: TokenRequest, services: ServicesDep, view: ViewDep, response: Response
-) -> NewTokenBody:
+def create_token(name: TenantPath, body: TokenRequest, services: ServicesDep, response: Response) -> NewTokenBody:
     """Make a token for a tenant that has a policy or was seen."""
-    _require_known(name, services, view)
+    require_known(name, services)
     made = services.credentials.tokens.create(TenantId(name), label=body.label, expires_s=body.expires_s)
     if made is None:
         message = f"tenant {name!r} has {TOKENS_PER_TENANT_MAX} tokens already; revoke one that nobody uses"
@@ -70,9 +67,9 @@ def create_token(
 
 
 @router.get("", responses=responses(404))
-def list_tokens(name: SeenTenant, services: ServicesDep, view: ViewDep) -> AccessTokensBody:
+def list_tokens(name: SeenTenant, services: ServicesDep) -> AccessTokensBody:
     """The tenant's tokens that are valid, oldest first; without the tokens themselves."""
-    _require_known(name, services, view)
+    require_known(name, services)
     return AccessTokensBody(tokens=[_body(grant) for grant in services.credentials.tokens.list(name)])
 
 
@@ -81,12 +78,6 @@ def revoke_token(name: TenantPath, token_id: TokenId, services: ServicesDep) -> 
     """End a token now."""
     if not services.credentials.revoke(TenantId(name), token_id):
         raise ApiError(404, f"tenant {name!r} has no token {token_id!r}", field="id")
-
-
-def _require_known(name: str, services: Services, view: ClusterView) -> None:
-    """A token for a name that was only mistyped would be a token nobody misses."""
-    if view.tenant(name) is None and services.tenants.get(TenantId(name)) is None:
-        raise unknown_tenant(name)
 
 
 def _body(grant: Grant) -> AccessTokenBody:

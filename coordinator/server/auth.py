@@ -14,7 +14,7 @@ from pydantic import AfterValidator, WithJsonSchema
 
 from coordinator.server.caller import Caller
 from coordinator.server.errors import ApiError
-from coordinator.server.services import services_of
+from coordinator.server.services import Services, services_of
 from coordinator.view.snapshot import ClusterView
 from coordinator.view.visible import view_of_tenant
 from tiered.tenancy.policy import check_tenant_name
@@ -84,6 +84,13 @@ SeenTenant = Annotated[TenantId, Depends(seen_tenant)]
 def unknown_tenant(name: str) -> ApiError:
     """The one answer to a name that is not there and to one that is another's."""
     return ApiError(404, f"tenant {name!r} has no policy and was never seen", field="tenant")
+
+
+def require_known(name: str, services: Services) -> None:
+    """For what would outlast a name that was only mistyped. Errors: 404 for one that has no policy and was never
+    seen."""
+    if services.keeper.view.tenant(name) is None and services.tenants.get(TenantId(name)) is None:
+        raise unknown_tenant(name)
 
 
 async def seen_view(request: Request, caller: CallerDep) -> ClusterView:

@@ -19,14 +19,14 @@ from coordinator.server.happenings import (
 )
 from coordinator.server.services import Services, ServicesDep
 from coordinator.view.explainer import HIDDEN, Explainer, Explanation, OnNode
-from tiered.cluster.why import InRedis
+from tiered.cluster.why import TOLD_MAX, InRedis
 from tiered.types import HASH_BYTES, BlockHash
 
 router = APIRouter(prefix="/v1/blocks", tags=["blocks"])
 
 BOUNDED = (
-    "Every node remembers its newest events only (why.events_max), and Redis the newest 10,000 of each partition: "
-    "what happened before is not told. Between machines the order is as good as their clocks."
+    f"Every node remembers its newest events only (why.events_max), and Redis the newest {TOLD_MAX:,} of each "
+    "partition: what happened before is not told. Between machines the order is as good as their clocks."
 )
 
 Hash = Annotated[

@@ -7,18 +7,21 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from coordinator.server.auth import CallerDep, TenantName
+from coordinator.server.auth import CallerDep, TenantName, unknown_tenant
 from coordinator.server.errors import ApiError, responses
 from coordinator.server.happenings import EventBody, ExplainerDep, SilentBody, event_bodies, silent_bodies
 from coordinator.server.services import Services, ServicesDep
 from coordinator.view.cursor import CURSOR_CHARS_MAX, Reached, decode_cursor, encode_cursor
 from coordinator.view.explainer import REDIS
+from coordinator.view.sentences import KNOWN
 
 router = APIRouter(prefix="/v1/evictions", tags=["blocks"])
 
 LIMIT_MAX: Final = 500
 KINDS_MAX: Final = 16
 ALL: Final = "all"
+
+KINDS: Final = frozenset(what for _, what in KNOWN)
 
 WORTH_KNOWING: Final = (
     "evicted",
@@ -71,15 +74,18 @@ def list_evictions(
     if tenant is not None and not caller.may_see(tenant):
         raise ApiError(403, f"this token is tenant {caller.tenant}'s and sees nothing of others", field="tenant")
     _require_known(node, services)
+    kinds = _kinds(what)
     events, reached, silent = explainer.recent(
         services.keeper.view,
         node=node,
         of_tenant=tenant or "",
-        what=_kinds(what),
+        what=kinds,
         after=_reached(after),
         n_max=limit,
         tenant=caller.tenant,
     )
+    if tenant is not None and after is None and not events and services.keeper.view.tenant(tenant) is None:
+        raise unknown_tenant(tenant)
     return EvictionsBody(
         events=event_bodies(events if after is not None else reversed(events)),
         after=encode_cursor(reached),
@@ -88,9 +94,13 @@ def list_evictions(
 
 
 def _kinds(what: list[str] | None) -> frozenset[str]:
-    """Empty for all."""
+    """Empty for all. Errors: ApiError 422."""
     if what is None:
         return frozenset(WORTH_KNOWING)
+    unknown = sorted({*what} - KINDS - {ALL})
+    if unknown:
+        message = f"there is no kind {unknown[0]!r}; those there are: {ALL}, {', '.join(sorted(KINDS))}"
+        raise ApiError(422, message, field="what")
     return frozenset() if ALL in what else frozenset(what)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
-from coordinator.server.auth import CHANGE, TenantPath
+from coordinator.server.auth import CHANGE, TenantPath, require_known
 from coordinator.server.errors import responses
 from coordinator.server.services import ServicesDep
 from tiered.types import HASH_BYTES, BlockHash, TenantId
@@ -37,15 +37,17 @@ class PinnedBody(BaseModel):
     blocks: int = Field(description="How many of them Redis holds: those are pinned, or were until now.")
 
 
-@router.put("", responses=responses(401, 422, 503), **CHANGE)
+@router.put("", responses=responses(401, 404, 422, 503), **CHANGE)
 def pin(name: TenantPath, body: PinBody, services: ServicesDep) -> PinnedBody:
     """Keep a prefix from being evicted for so long; again with a longer lease lengthens it."""
+    require_known(name, services)
     return PinnedBody(blocks=services.ledger.pin(_hashes(body), TenantId(name), lease_s=body.lease_s))
 
 
-@router.post("/release", responses=responses(401, 422, 503), **CHANGE)
+@router.post("/release", responses=responses(401, 404, 422, 503), **CHANGE)
 def unpin(name: TenantPath, body: PrefixBody, services: ServicesDep) -> PinnedBody:
     """End a pin now; the prefix is then as young as if it had just been used."""
+    require_known(name, services)
     return PinnedBody(blocks=services.ledger.unpin(_hashes(body), TenantId(name)))
 
 

@@ -8,7 +8,8 @@ import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from coordinator.server.auth import CallerDep, ViewDep
+from coordinator.server.auth import CallerDep, TenantName, ViewDep, unknown_tenant
+from coordinator.server.errors import ApiError, responses
 from coordinator.server.services import ServicesDep
 from coordinator.view.follower import MirrorFacts
 from tiered.types import TokenCounts
@@ -99,13 +100,17 @@ class StatsBody(BaseModel):
     )
 
 
-@router.get("/usage")
+@router.get("/usage", responses=responses(404))
 def list_usage(
     view: ViewDep,
-    tenant: Annotated[str | None, Query(max_length=64, description="Of this tenant alone.")] = None,
+    tenant: Annotated[TenantName | None, Query(description="Of this tenant alone.")] = None,
     node: Annotated[str | None, Query(max_length=255, description="On this node alone.")] = None,
 ) -> UsageBody:
     """One row for each tenant in each place that holds some of its bytes; they sum to the bytes of /v1/stats."""
+    if tenant is not None and view.tenant(tenant) is None:
+        raise unknown_tenant(tenant)
+    if node is not None and all(each.info.node != node for each in view.nodes):
+        raise ApiError(404, f"there is no node {node!r}; `tiered nodes` lists those that are", field="node")
     rows = [
         UsageRowBody(
             tenant=row.tenant,

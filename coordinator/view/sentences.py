@@ -137,15 +137,19 @@ def _uncopied(_: Happening, of: Detail) -> str:
     return f"not copied: the queue of copies was full, and {fate}"
 
 
-def _planned(_: Happening, of: Detail) -> str:
-    sources = [f"{value} {name}" for name, value in of.items() if name.startswith("from ")]
-    times = ""
+def _planned(happening: Happening, of: Detail) -> str:
+    fetched = " and ".join(f"{value} blocks {name}" for name, value in of.items() if name.startswith("from "))
+    what = {
+        "fetch_all": f"to fetch {fetched}",
+        "fetch_part": f"to fetch {fetched}, and to compute the rest, which is sooner",
+        "compute": f"to compute {happening.n_blocks} blocks that others have, which is sooner",
+    }.get(str(of.get("decision")), str(of.get("decision", "")))
     ttft_s, computed_s = _float(of, "ttft_s"), _float(of, "computed_s")
-    if ttft_s and computed_s:
-        times = (
-            f"; a first token was expected after {ttft_s:.3g} s, and after {computed_s:.3g} s with all of it computed"
-        )
-    return f"planned: {of.get('decision', '')}{', blocks ' + ', '.join(sources) if sources else ''}{times}"
+    if not computed_s:
+        return f"planned: {what}"
+    soon = f"after {ttft_s:.3g} s" if ttft_s else "at once, as long as nothing is known of the source"
+    otherwise = f", and after {computed_s:.3g} s with all of it computed" if fetched else ""
+    return f"planned: {what}; a first token was expected {soon}{otherwise}"
 
 
 def _put(happening: Happening, of: Detail) -> str:
@@ -195,6 +199,7 @@ _WORDS: Final[Mapping[tuple[str, str], Callable[[Happening, Detail], str]]] = {
         f"adopted: taken over from this node's earlier life, {_times(_int(of, 'hits'))} hit"
     ),
     (_HOT, "planned"): _planned,
+    (_HOT, "cleared"): lambda _, of: "cleared from the pool: somebody asked for it",
     (_HOT, "recalled"): lambda _, of: "recalled: asked for while it was leaving, so it stayed",
     (_HOT, "evicted"): _evicted,
     (_HOT, "demoted"): lambda _, of: "demoted: it left, and its copy went on to Redis",
@@ -217,6 +222,9 @@ _WORDS: Final[Mapping[tuple[str, str], Callable[[Happening, Detail], str]]] = {
     (_REDIS, "lost"): _book,
     (_REDIS, "stray"): _book,
 }
+
+KNOWN: Final = _WORDS.keys()
+"""Tier and kind of what there are words for."""
 
 
 def _int(of: Detail, name: str) -> int:

@@ -13,10 +13,8 @@ from tiered.cluster.clearing import clear_prefix
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import ReserveAnswer, ReserveRequest
-from tiered.cluster.why import BooksWhy
+from tiered.cluster.why import TOLD_MAX, BooksWhy
 from tiered.types import Happening, TenantId
-
-TOLD_MAX = 2_000
 
 
 class Why(Books):

@@ -21,6 +21,9 @@ from tiered.types import HASH_BYTES, BlockHash, Happening, Owner, Source, Tenant
 Reached: TypeAlias = tuple[tuple[int, int], ...]
 """Per partition: the time of its newest entry seen, in the server's us, and how many of that time were seen."""
 
+TOLD_MAX: Final = 2_000
+"""Entries that a partition's list keeps, by ``lua/told.lua``."""
+
 FOLLOWED_MAX: Final = 1_000
 """Of one partition between two looks of a follower: of more, the oldest are passed over."""
 

@@ -85,8 +85,25 @@ def told(what: str, tier: str = "hot", n_blocks: int = 1, **detail: int | float 
         ),
         (told("lost", "redis", why="the server lost it"), "lost by Redis: the server lost it"),
         (
-            told("planned", decision="fetch", **{"from redis": 4, "ttft_s": 0.5, "computed_s": 2.0}),
-            "planned: fetch, blocks 4 from redis; a first token was expected after 0.5 s, and after 2 s with all "
+            told("planned", n_blocks=9, decision="compute", ttft_s=2.0, computed_s=2.0),
+            "planned: to compute 9 blocks that others have, which is sooner; a first token was expected after 2 s",
+        ),
+        (
+            told("planned", decision="fetch_all", ttft_s=0.0, computed_s=0.32, **{"from peer w1": 20}),
+            "planned: to fetch 20 blocks from peer w1; a first token was expected at once, as long as nothing is "
+            "known of the source, and after 0.32 s with all of it computed",
+        ),
+        (told("cleared"), "cleared from the pool: somebody asked for it"),
+        (
+            told(
+                "planned",
+                decision="fetch_part",
+                ttft_s=0.5,
+                computed_s=2.0,
+                **{"from peer w1": 8, "from redis": 4},
+            ),
+            "planned: to fetch 8 blocks from peer w1 and 4 blocks from redis, and to compute the rest, which "
+            "is sooner; a first token was expected after 0.5 s, and after 2 s with all "
             "of it computed",
         ),
         (told("beamed", colour="blue", at_x=3), "beamed: colour blue, at x 3"),

@@ -124,7 +124,9 @@ def test_usage_of_one_tenant_or_one_node_is_a_part_of_all(api: TestClient, parts
     hot, redis = api.get("/v1/usage").json()["usage"]
     assert api.get("/v1/usage", params={"node": "n1"}).json()["usage"] == [hot]
     assert api.get("/v1/usage", params={"tenant": "acme"}).json()["usage"] == [hot, redis]
-    assert api.get("/v1/usage", params={"tenant": "acm"}).json()["usage"] == []
+    assert api.get("/v1/usage", params={"tenant": "default", "node": "n1"}).json()["usage"] == []
+    assert error_of(api.get("/v1/usage", params={"tenant": "acm"}))[:2] == (404, "tenant")
+    assert error_of(api.get("/v1/usage", params={"node": "n2"}))[:2] == (404, "node")
 
 
 def test_stats_sum_the_cluster(api: TestClient, parts: Parts) -> None:

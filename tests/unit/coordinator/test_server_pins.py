@@ -37,6 +37,17 @@ def test_a_pinned_prefix_stays_until_its_pin_is_released(api: TestClient, parts:
     assert parts.client.exists(parts.keys.block(BLOCKS[1])) == 1
 
 
+def test_a_tenant_that_nobody_knows_pins_nothing_and_is_charged_nothing(api: TestClient, parts: Parts) -> None:
+    """Who touches a value that others pay for pays its part from then on."""
+    parts.tenants.create(TenantPolicy(tenant="acme"))
+    store(parts, BLOCKS[0])
+    before = parts.ledger.usage()
+    pins = PINS.replace("acme", "acmee")
+    assert error_of(api.put(pins, json=body(BLOCKS[0], lease_s=60)))[:2] == (404, "tenant")
+    assert error_of(api.post(f"{pins}/release", json=body(BLOCKS[0])))[:2] == (404, "tenant")
+    assert parts.ledger.usage() == before
+
+
 @pytest.mark.parametrize(
     ("wrong", "field"),
     [
