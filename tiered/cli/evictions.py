@@ -43,6 +43,8 @@ def evictions_command(
             print_json(newest_last)
             return
         said = _print(newest_last, json=json, said=frozenset())
+        if not found.events and not json:
+            print("nothing of this kind is remembered", file=sys.stderr, flush=True)
         while follow:
             time.sleep(POLL_S)
             found = client.evictions(urlencode([*asked, ("after", found.after)]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -119,8 +119,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not isinstance(error, _UsageError):
             raise
-        return _complain(f"{error.format_message()} (see tiered --help)")  # type: ignore[attr-defined]
+        return _complain(_usage_sentence(error))
     return outcome if isinstance(outcome, int) else 0
+
+
+def _usage_sentence(error: Any) -> str:
+    """What the parser refused, without the words of the library that checked it, and whose help says more."""
+    command = "tiered" if error.ctx is None else error.ctx.command_path
+    return f"{error.format_message().replace('Value error, ', '')} (see {command} --help)"
 
 
 def _complain(sentence: str) -> int:

@@ -30,9 +30,12 @@ def other_coordinators(url: str) -> list[str]:
 
 
 def coordinator_lines(url: str, others: Sequence[str], stats: Stats) -> list[tuple[str, str]]:
-    """The one that was asked, and whether it leads; then its replicas."""
+    """The one that was asked, and whether it leads; then its replicas, and which replica leads if it is another."""
     leads = " (leads)" if stats.is_leader else ""
-    return [("coordinator", url + leads), *(("coordinator", other) for other in others)]
+    lines = [("coordinator", url + leads), *(("coordinator", other) for other in others)]
+    if stats.leader is not None and not stats.is_leader:
+        lines.append(("leader", stats.leader))
+    return lines
 
 
 def status_lines(stats: Stats) -> list[tuple[str, str]]:

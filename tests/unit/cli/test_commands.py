@@ -180,6 +180,13 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(argv: list[str], capsys: pytes
     assert captured.err.count("\n") == 1
 
 
+def test_a_wrong_value_is_said_in_our_words_with_the_help_that_knows_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tenants", "set", "acme", "--redis-codec", "zip"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tiered: Invalid value for '--redis-codec': 'zip' is not one of 'none', 'lossless', ")
+    assert said.endswith("(see tiered tenants set --help)\n")
+
+
 def test_the_doctor_names_memory_that_nobody_uses_and_the_command_that_frees_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -76,4 +76,6 @@ def test_status_lists_the_replicas_of_this_machines_cluster_and_no_others(
     assert other_coordinators("http://elsewhere:1") == []
     leading = msgspec.structs.replace(STATS, is_leader=True, leader="c")
     assert coordinator_lines(one, [two], leading) == [("coordinator", f"{one} (leads)"), ("coordinator", two)]
+    following = msgspec.structs.replace(STATS, is_leader=False, leader="host-7-ab")
+    assert coordinator_lines(one, [], following) == [("coordinator", one), ("leader", "host-7-ab")]
     assert coordinator_lines(one, [], STATS) == [("coordinator", one)]

@@ -237,6 +237,12 @@ def test_evictions_are_listed_with_the_newest_last(
     assert said.err == "no answer from w4: away\n"
 
 
+def test_nothing_to_list_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    Coordinator(monkeypatch, answering({"events": [], "after": "c", "silent": []}))
+    assert main(["evictions"]) == 0
+    assert capsys.readouterr() == ("", "nothing of this kind is remembered\n")
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_who_follows_is_shown_what_came_since_each_time_until_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
