@@ -6,7 +6,7 @@ and no Redis: :mod:`coordinator.view.reader` brings what was read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -26,6 +26,9 @@ class HotUse:
 
     used_bytes: int = 0
     blocks: int = 0
+
+
+NO_HOT: Final = HotUse()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +135,7 @@ class ClusterView:
     tenants: tuple[TenantView, ...] = ()
     usage: tuple[UsageRow, ...] = ()
     tokens: TokenCounts = NO_TOKENS
-    hot: HotUse = HotUse()
+    hot: HotUse = NO_HOT
     hot_capacity_bytes: int = 0
     redis: RedisUsage = NO_REDIS
     redis_capacity_bytes: int | None = None
@@ -159,78 +162,38 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
     retired. A node leaves the list and joins the retired sum in one step, so the number never goes down
     when a node dies.
     """
-    tokens = dict(readings.retired)
-    hot: dict[TenantId, HotUse] = {}
-    seconds: dict[TenantId, SecondUse] = {}
-    pressure: dict[TenantId, Pressure] = {}
-    usage: list[UsageRow] = []
     nodes = sorted(readings.nodes, key=lambda node: node.info.node)
-    for node in nodes:
-        for name, stats in sorted(node.stats.tenants.items()):
-            tenant = TenantId(name)
-            tokens[tenant] = tokens.get(tenant, NO_TOKENS).plus(stats.tokens)
-            pressure[tenant] = pressure.get(tenant, NO_PRESSURE).plus(stats, alive=node.alive)
-            if node.alive:
-                seconds[tenant] = seconds.get(tenant, NO_SECONDS).plus(stats.seconds)
-            if node.alive and stats.hot_blocks:
-                held = hot.get(tenant, HotUse())
-                hot[tenant] = HotUse(held.used_bytes + stats.hot_bytes, held.blocks + stats.hot_blocks)
-                usage.append(
-                    UsageRow(
-                        tenant,
-                        "hot",
-                        node.info.node,
-                        stats.hot_bytes,
-                        stats.hot_blocks,
-                        limit_bytes=stats.hot_limit_bytes,
-                        reserved_bytes=stats.hot_reserved_bytes,
-                    )
-                )
-    default = readings.policies.get(DEFAULT_TENANT, TenantPolicy(tenant=DEFAULT_TENANT))
-
-    def policy_of(tenant: TenantId) -> TenantPolicy:
-        return readings.policies.get(tenant) or default.of_unnamed(tenant)
-
-    for tenant, use in sorted(readings.redis.items()):
-        if use.blocks or use.used_bytes:
-            policy = policy_of(tenant)
-            limit = policy.redis_limit_bytes
-            usage.append(
-                UsageRow(
-                    tenant,
-                    "redis",
-                    None,
-                    use.used_bytes,
-                    use.blocks,
-                    limit_bytes=default.redis_limit_bytes if limit is None else limit,
-                    reserved_bytes=policy.redis_reserved_bytes,
-                    second_blocks=seconds.get(tenant, NO_SECONDS).second_blocks,
-                    second_bytes=seconds.get(tenant, NO_SECONDS).second_bytes,
-                )
-            )
     alive = [node for node in nodes if node.alive]
-    names = {DEFAULT_TENANT, *readings.policies, *readings.redis, *tokens, *hot}
-    tenants = tuple(
-        TenantView(
-            policy=policy_of(name),
-            named=name in readings.policies or name == DEFAULT_TENANT,
-            hot=hot.get(name, HotUse()),
-            redis=readings.redis.get(name, NO_REDIS),
-            tokens=tokens.get(name, NO_TOKENS),
-            hot_reserved_in_force_bytes=_reserved_in_force(policy_of(name), alive, readings.lent),
-            hot_lent_bytes=_lent_in_force(policy_of(name), alive, readings.lent),
-            seconds=seconds.get(name, NO_SECONDS),
-            pressure=pressure.get(name, NO_PRESSURE),
+    sums = _sum_up(nodes, readings.retired)
+    default = readings.policies.get(DEFAULT_TENANT, TenantPolicy(tenant=DEFAULT_TENANT))
+    names = {DEFAULT_TENANT, *readings.policies, *readings.redis, *sums}
+    tenants = []
+    for name in sorted(names):
+        policy = readings.policies.get(name) or default.of_unnamed(name)
+        found = sums.get(name, _Sum())
+        tenants.append(
+            TenantView(
+                policy=policy,
+                named=name in readings.policies or name == DEFAULT_TENANT,
+                hot=found.hot,
+                redis=readings.redis.get(name, NO_REDIS),
+                tokens=found.tokens,
+                hot_reserved_in_force_bytes=_reserved_in_force(policy, alive, readings.lent),
+                hot_lent_bytes=_lent_in_force(policy, alive, readings.lent),
+                seconds=found.seconds,
+                pressure=found.pressure,
+            )
         )
-        for name in sorted(names)
-    )
     return ClusterView(
         nodes=tuple(nodes),
-        tenants=tenants,
-        usage=tuple(usage),
-        tokens=_sum_tokens(tokens.values()),
-        hot=HotUse(sum(use.used_bytes for use in hot.values()), sum(use.blocks for use in hot.values())),
-        hot_capacity_bytes=sum(node.info.capacity_bytes for node in nodes if node.alive),
+        tenants=tuple(tenants),
+        usage=(*_hot_rows(alive), *_redis_rows(tenants, default)),
+        tokens=_sum_tokens(found.tokens for found in sums.values()),
+        hot=HotUse(
+            used_bytes=sum(found.hot.used_bytes for found in sums.values()),
+            blocks=sum(found.hot.blocks for found in sums.values()),
+        ),
+        hot_capacity_bytes=sum(node.info.capacity_bytes for node in alive),
         redis=RedisUsage(
             used_bytes=sum(use.used_bytes for use in readings.redis.values()),
             pending_bytes=sum(use.pending_bytes for use in readings.redis.values()),
@@ -247,6 +210,64 @@ def peer_address(node: NodeView) -> str:
     """``host:port`` of the node's block server, with an IPv6 address in brackets."""
     host = node.info.peer_host
     return f"[{host}]:{node.info.peer_port}" if ":" in host else f"{host}:{node.info.peer_port}"
+
+
+@dataclass(slots=True)
+class _Sum:
+    """One tenant's, over the nodes; of hot and seconds, over those alive."""
+
+    tokens: TokenCounts = NO_TOKENS
+    hot: HotUse = NO_HOT
+    seconds: SecondUse = NO_SECONDS
+    pressure: Pressure = NO_PRESSURE
+
+    def add(self, stats: TenantStats, *, alive: bool) -> None:
+        self.tokens = self.tokens.plus(stats.tokens)
+        self.pressure = self.pressure.plus(stats, alive=alive)
+        if alive:
+            self.seconds = self.seconds.plus(stats.seconds)
+        if alive and stats.hot_blocks:
+            self.hot = HotUse(self.hot.used_bytes + stats.hot_bytes, self.hot.blocks + stats.hot_blocks)
+
+
+def _sum_up(nodes: Sequence[NodeView], retired: Mapping[TenantId, TokenCounts]) -> dict[TenantId, _Sum]:
+    sums = {tenant: _Sum(tokens) for tenant, tokens in retired.items()}
+    for node in nodes:
+        for name, stats in node.stats.tenants.items():
+            sums.setdefault(TenantId(name), _Sum()).add(stats, alive=node.alive)
+    return sums
+
+
+def _hot_rows(alive: Sequence[NodeView]) -> Iterator[UsageRow]:
+    for node in alive:
+        for tenant, stats in sorted(node.stats.tenants.items()):
+            if stats.hot_blocks:
+                yield UsageRow(
+                    tenant,
+                    "hot",
+                    node.info.node,
+                    stats.hot_bytes,
+                    stats.hot_blocks,
+                    limit_bytes=stats.hot_limit_bytes,
+                    reserved_bytes=stats.hot_reserved_bytes,
+                )
+
+
+def _redis_rows(tenants: Sequence[TenantView], default: TenantPolicy) -> Iterator[UsageRow]:
+    for tenant in tenants:
+        if tenant.redis.blocks or tenant.redis.used_bytes:
+            limit = tenant.policy.redis_limit_bytes
+            yield UsageRow(
+                tenant.policy.tenant,
+                "redis",
+                None,
+                tenant.redis.used_bytes,
+                tenant.redis.blocks,
+                limit_bytes=default.redis_limit_bytes if limit is None else limit,
+                reserved_bytes=tenant.policy.redis_reserved_bytes,
+                second_blocks=tenant.seconds.second_blocks,
+                second_bytes=tenant.seconds.second_bytes,
+            )
 
 
 def _reserved_in_force(policy: TenantPolicy, alive: Sequence[NodeView], lent: Mapping[NodeId, Record]) -> int:
