@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.support.pins import overwrite_pinned
 from tiered.client.local import LocalClient
 from tiered.config import PoolSettings
 from tiered.connectors.transformers import (
@@ -20,12 +22,14 @@ from tiered.connectors.transformers import (
     Steering,
     model_scope,
 )
+from tiered.connectors.transformers.steering import greedy
 from tiered.types import Source, TenantId
 
 TENANT = TenantId("acme")
 CHUNK, BLOCK = 32, 8
 EXACT = GeneratorOptions(chunk_tokens=CHUNK)
 BY_BLOCK = GeneratorOptions(chunk_tokens=CHUNK, reuse=Reuse.BLOCK)
+PAGED = replace(BY_BLOCK, storage="paged")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,12 +140,87 @@ def test_an_answer_is_not_kept_unless_that_is_asked_for(model: LlamaForCausalLM,
     assert ask(model, client, [*prompt, *first.tokens, 1]).hit_tokens == {Source.HOT: CHUNK}
 
 
-def test_who_reads_blocks_in_place_cannot_be_steered(model: LlamaForCausalLM, client: LocalClient) -> None:
-    paged = GeneratorOptions(chunk_tokens=CHUNK, reuse=Reuse.BLOCK, storage="paged")
+@pytest.mark.parametrize("pin_s", [20.0, 0.0], ids=["read in place", "copied before"])
+@pytest.mark.parametrize("n_told", [None, *range(7)], ids=lambda n: "pins last" if n is None else f"after {n}")
+def test_each_token_is_told_once_when_pins_end_in_the_middle_of_an_answer(
+    model: LlamaForCausalLM, client: LocalClient, n_told: int | None, pin_s: float
+) -> None:
+    """Nothing that was computed from overwritten blocks is told, and what was told is not chosen again."""
+    prompt = prompt_of(2 * CHUNK + 3)
+    expected = ask(model, None, prompt, options=BY_BLOCK)
+    ask(model, client, prompt, options=PAGED)
+    told: list[int] = []
+    chosen: list[int] = []
+    hits: list[Mapping[Source, int]] = []
+
+    def choose(logits: torch.Tensor) -> int:
+        chosen.append(greedy(logits))
+        return chosen[-1]
+
+    def on_token(token: int, hit_tokens: Mapping[Source, int]) -> bool:
+        told.append(token)
+        hits.append(hit_tokens)
+        if len(told) == n_told:
+            overwrite_pinned(client)
+        return True
+
+    def wanted() -> bool:
+        if n_told == 0 and not told:
+            overwrite_pinned(client)
+        return True
+
+    steering = Steering(choose=choose, on_token=on_token, wanted=wanted)
+    options = replace(PAGED, pin_s=pin_s)
+    got = ask(model, client, prompt, options=options, steering=steering)
+    assert told == chosen == got.tokens == expected.tokens
+    survives = n_told is None or (pin_s == 0 and n_told > 0)  # what was copied in time is its own
+    reused = {Source.HOT: 2 * CHUNK}
+    assert got.hit_tokens == (reused if survives else {})
+    assert hits == [reused if survives or index < (n_told or 0) else {} for index in range(6)]
+    torch.testing.assert_close(got.first_logits, expected.first_logits, atol=1e-5, rtol=1e-5)
+
+
+def test_what_was_told_is_taken_as_it_is_when_no_seed_would_give_it_again(
+    model: LlamaForCausalLM, client: LocalClient
+) -> None:
+    """The answer goes on as if its caller had asked with the told tokens at the prompt's end."""
+    prompt = prompt_of(2 * CHUNK + 3)
+    ask(model, client, prompt, options=PAGED)
+    told: list[int] = []
+    never_again = iter([200, 7, 91])
+
+    def on_token(token: int, hit_tokens: Mapping[Source, int]) -> bool:
+        told.append(token)
+        if len(told) == 3:
+            overwrite_pinned(client)
+        return len(told) < 6
+
+    steering = Steering(choose=lambda logits: next(never_again, None) or greedy(logits), on_token=on_token)
+    got = ask(model, client, prompt, n=20, options=PAGED, steering=steering)
+    assert told[:3] == [200, 7, 91]
+    assert told == got.tokens == [*told[:3], *ask(model, None, prompt + told[:3], n=3, options=BY_BLOCK).tokens]
+
+
+def test_a_caller_that_had_enough_is_told_no_more_when_its_pins_turn_out_to_have_ended(
+    model: LlamaForCausalLM, client: LocalClient
+) -> None:
+    prompt = prompt_of(2 * CHUNK + 3)
+    ask(model, client, prompt, options=PAGED)
+    told: list[int] = []
+
+    def on_token(token: int, hit_tokens: Mapping[Source, int]) -> bool:
+        told.append(token)
+        if len(told) == 3:
+            overwrite_pinned(client)
+        return len(told) < 3
+
+    got = ask(model, client, prompt, options=PAGED, steering=Steering(on_token=on_token))
+    assert told == got.tokens == ask(model, None, prompt, n=3, options=BY_BLOCK).tokens
+
+
+def test_an_answer_read_in_place_is_not_kept(model: LlamaForCausalLM, client: LocalClient) -> None:
     with pytest.raises(ValueError, match="set storage to copy"):
-        ask(model, client, prompt_of(5), options=paged, steering=Steering())
-    with pytest.raises(ValueError, match="set storage to copy"):
-        ask(model, client, prompt_of(5), options=paged, keep_answer=True)
+        ask(model, client, prompt_of(5), options=PAGED, keep_answer=True)
 
 
 def test_an_answer_that_nobody_wants_any_more_is_not_computed_again_to_be_kept(

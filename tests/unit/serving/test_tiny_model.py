@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.support.pins import overwrite_pinned
 from tests.support.served import NAME, Served, served, settings_of
 from tests.support.tiny_llm import byte_tokenizer, save_tiny_llm
+from tiered.client.local import LocalClient
+from tiered.connectors.transformers import CachedGenerator, Generation, Steering
 from tiered.errors import ConfigError
+from tiered.serving.engine import Model
 from tiered.serving.loading import load_model
+from tiered.types import Source
 
 CACHE = {"bytes": "4MiB", "block_tokens": 8, "chunk_tokens": 32}
 LONG = "The same beginning of every prompt, again and again. " * 4
@@ -50,6 +56,29 @@ def server(folder: Path) -> Iterator[Served]:
 def uncached(folder: Path) -> Iterator[Served]:
     with serving(folder, cache={"bytes": 0, "chunk_tokens": 32}) as running:
         yield running
+
+
+@dataclass(slots=True)
+class LosingPins:
+    """A generator whose pins, where an answer has any, end when so many of its tokens have been told."""
+
+    inner: CachedGenerator
+    client: LocalClient
+    after: int
+    n_lost: int = 0
+
+    def generate(self, prompt: Sequence[int], *, steering: Steering, **asked: Any) -> Generation:
+        n_told = 0
+
+        def on_token(token: int, hit_tokens: Mapping[Source, int]) -> bool:
+            nonlocal n_told
+            n_told += 1
+            if n_told == self.after and self.client.core.leases:
+                overwrite_pinned(self.client)
+                self.n_lost += 1
+            return steering.on_token(token, hit_tokens)
+
+        return self.inner.generate(prompt, steering=replace(steering, on_token=on_token), **asked)
 
 
 def cached(body: dict[str, Any]) -> int:
@@ -111,6 +140,33 @@ def test_a_stream_of_noise_is_the_text_of_the_whole_answer(server: Served) -> No
         chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
         assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text(whole)
         assert chunks[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stream_read_in_place_says_everything_once_when_pins_end_in_its_middle(
+    folder: Path, uncached: Served, temperature: float
+) -> None:
+    """The seed's next number is for the next token, not for one that was streamed before."""
+    settings = settings_of(cache=CACHE | {"reuse": "block", "keep_answers": False})
+
+    def load() -> Model:
+        model = load_model(settings, source=str(folder), name=NAME)
+        own = model.generator
+        assert isinstance(own, CachedGenerator)
+        assert isinstance(own._client, LocalClient)
+        paged = CachedGenerator(own._model, own._client, replace(own._options, storage="paged"))
+        return replace(model, generator=LosingPins(paged, own._client, after=5))
+
+    asked = {"prompt": LONG, "max_tokens": 30, "temperature": temperature, "seed": 3}
+    with served(load, cache=CACHE | {"keep_answers": False}) as server:
+        first = server.complete(**asked).json()
+        lines = server.complete(stream=True, **asked).text.split("\n\n")
+        chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+        assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == text(first) != ""
+        assert text(first) == text(uncached.complete(**asked).json())
+        generator = server.server.engine.model.generator  # type: ignore[union-attr]
+        assert generator.n_lost == 1  # type: ignore[attr-defined]
+        assert server.metric("tiered_serve_completion_tokens_total") == 2 * first["usage"]["completion_tokens"]
 
 
 def test_openais_own_client_is_served(server: Served) -> None:

@@ -134,11 +134,34 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    tokens: list[int]
     first_logits: torch.Tensor
     logits_digest: str
     prefill_s: float
-    first_at: float
+
+
+@dataclass(slots=True)
+class _Told:
+    """The tokens of an answer up to now. What its caller was told of stays, also if the answer is computed anew.
+
+    is_heard: a token may be passed on at once, so none is told that may come from blocks whose pins had ended.
+    goes_on:  the caller wants more. first_at: when the first token was there.
+    """
+
+    steering: Steering
+    is_heard: bool
+    tokens: list[int] = field(default_factory=list)
+    goes_on: bool = True
+    first_at: float = 0.0
+
+    def add(self, logits: torch.Tensor, start: _Start) -> None:
+        """Errors: PinsEnded; nothing was chosen then."""
+        if self.is_heard and start.pins is not None:
+            start.pins.vouch()
+        token = self.steering.choose(logits)
+        if not self.tokens:
+            self.first_at = time.perf_counter()
+        self.tokens.append(token)
+        self.goes_on = self.steering.on_token(token, start.hit_tokens)
 
 
 class CachedGenerator:
@@ -178,34 +201,34 @@ class CachedGenerator:
         Errors: ValueError for an empty prompt or one longer than the model's context; Abandoned.
         """
         self._check(prompt, max_new_tokens)
-        if steering is not None and self._paged:
-            raise ValueError("steering: an answer read in place may have to be made anew; set storage to copy")
         if keep_answer and self._paged:
             raise ValueError("keep_answer: paged storage keeps the prompt alone; set storage to copy")
-        steering = steering or Steering()
+        told = _Told(steering or Steering(), is_heard=steering is not None)
         ask = _Ask(prompt, tenant, self._with_shapes(extras), hints)
         started = time.perf_counter()
         capacity = len(prompt) + max_new_tokens
         with paged_attention_of(self._model) if self._paged else nullcontext():
             start = self._reuse(ask, capacity)
             try:
-                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, steering)
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, told)
             except PinsEnded:  # any doubt is a miss
+                if not told.is_heard:
+                    told = _Told(told.steering, is_heard=False)
                 start = _Start(self._empty_cache(capacity))
-                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, steering)
+                answer = self._answer(prompt, start, max_new_tokens, stop_tokens, told)
         total_s = time.perf_counter() - started
         if self._client is not None:
             self._client.note_prefill(n_tokens=len(prompt) - start.n_tokens, took_s=answer.prefill_s)
-        keep_answer = keep_answer and steering.wanted()
-        kept = self._recomputed(prompt, answer.tokens, start) if keep_answer else prompt
-        saved = self._save(ask, kept, start.cache, len(answer.tokens))
+        keep_answer = keep_answer and told.steering.wanted()
+        kept = self._recomputed(prompt, told.tokens, start) if keep_answer else prompt
+        saved = self._save(ask, kept, start.cache, len(told.tokens))
         return Generation(
-            tokens=answer.tokens,
+            tokens=told.tokens,
             first_logits=answer.first_logits,
             logits_digest=answer.logits_digest,
             cache=None if isinstance(start.cache, PagedCache) else start.cache,
             prompt_tokens=len(prompt),
-            ttft_s=answer.first_at - started,
+            ttft_s=told.first_at - started,
             total_s=total_s,
             hit_tokens=start.hit_tokens,
             saved=saved,
@@ -217,28 +240,33 @@ class CachedGenerator:
         start: _Start,
         max_new_tokens: int,
         stop_tokens: frozenset[int],
-        steering: Steering,
+        told: _Told,
     ) -> _Answer:
-        """Errors: PinsEnded when blocks may have been overwritten while they were read in place."""
+        """Compute the answer, from the prompt on, and tell of what was not told before.
+
+        Errors: PinsEnded when blocks may have been overwritten while they were read in place.
+        """
         began = time.perf_counter()
+        tokens = told.tokens
         try:
-            logits = self._prefill(prompt, start, steering.wanted)
+            logits = self._prefill(prompt, start, told.steering.wanted)
             first_logits = logits
-            digest = xxhash.xxh3_128(_bytes_of(logits))
-            tokens = [steering.choose(logits)]
-            first_at = time.perf_counter()
-            goes_on = steering.on_token(tokens[-1], start.hit_tokens)
-            while goes_on and len(tokens) < max_new_tokens and tokens[-1] not in stop_tokens:
-                logits = self._forward(tokens[-1:], start)
-                digest.update(_bytes_of(logits))
-                tokens.append(steering.choose(logits))
-                goes_on = steering.on_token(tokens[-1], start.hit_tokens)
+            digest = xxhash.xxh3_128(_bytes_of(logits))  # which waits for the device
+            prefill_s = time.perf_counter() - began
+            for index in range(max_new_tokens):
+                if index:
+                    logits = self._forward(tokens[index - 1 : index], start)
+                    digest.update(_bytes_of(logits))
+                if index == len(tokens):
+                    told.add(logits, start)
+                if index == len(tokens) - 1 and (not told.goes_on or tokens[index] in stop_tokens):
+                    break
             if start.pins is not None:
                 start.pins.give_back(used_tokens=start.n_tokens)
         finally:
             if start.pins is not None:
                 start.pins.abandon()
-        return _Answer(tokens, first_logits, digest.hexdigest(), first_at - began, first_at)
+        return _Answer(first_logits, digest.hexdigest(), prefill_s)
 
     @property
     def _paged(self) -> bool:

@@ -28,6 +28,12 @@ class Pins:
         """Held for as long as they should be."""
         return self._held and time.monotonic() >= self._due_at
 
+    def vouch(self) -> None:
+        """What was read up to now may be passed on. Nothing to do once they are given back. Errors: PinsEnded."""
+        voucher = self._match.voucher
+        if self._held and (voucher is None or not self._client.vouch(voucher)):
+            raise PinsEnded
+
     def give_back(self, *, used_tokens: int) -> None:
         """Nothing to do when that was done before. Errors: PinsEnded."""
         if self._held:

@@ -14,7 +14,7 @@ from tiered.types import Source
 
 
 class Abandoned(Exception):
-    """``Steering.wanted`` said no before there was a first token; nothing was stored."""
+    """``Steering.wanted`` said no before the prompt was computed; nothing was stored."""
 
 
 def greedy(logits: torch.Tensor) -> int:
@@ -27,8 +27,11 @@ class Steering:
     """How a caller takes part in an answer while it is made. All calls come from the thread of ``generate``.
 
     choose:   the next token, from its logits.
-    on_token: told of each token, and how many of the prompt's were reused from where; False ends the answer there.
+    on_token: told of each token once, and how many of the prompt's were reused from where; False ends the answer.
     wanted:   asked before each chunk of the prefill, where False raises Abandoned, and before an answer is kept.
+
+    With paged storage an answer may have to be computed anew in its middle, without what was reused. It goes on after
+    the tokens that were told, which are neither chosen nor told again.
     """
 
     choose: Callable[[torch.Tensor], int] = greedy
