@@ -54,7 +54,7 @@ from tiered.cluster.replicas import Replicas
 from tiered.cluster.shares import Shares
 from tiered.cluster.tenants import Tenants
 from tiered.cluster.why import BooksWhy
-from tiered.listening import listen, url_of
+from tiered.listening import advertised_url_of, listen, url_of
 from tiered.log import get_logger
 
 log = get_logger(__name__)
@@ -176,7 +176,7 @@ def run(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             require_agreement(client, settings.redis)
             url = url_of(listener, tls=tls)
             coordinator = Coordinator(settings, client)
-            coordinator.leading.url = url
+            coordinator.leading.url = advertised_url_of(listener, settings.http.advertise_host, tls=tls)
             asyncio.run(coordinator.serve(listener, on_ready=lambda: on_ready(url), tls=tls))
         finally:
             client.close()

@@ -6,12 +6,13 @@ Owns their defaults and bounds; where the values come from is :func:`tiered.conf
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 from typing import Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tiered.addresses import is_loopback
+from tiered.addresses import WILDCARDS, is_loopback, with_node
 from tiered.config import LogSettings, Port, RedisSettings, Seconds, SettingsGroup
 
 ENV_PREFIX: Final = "TIERED_COORDINATOR_"
@@ -26,6 +27,9 @@ class HttpSettings(SettingsGroup):
 
     host: str = Field(default="127.0.0.1", min_length=1, max_length=255)
     port: Port = 8080
+    advertise_host: str = Field(default="", max_length=255)
+    """Under which others find us, as `/v1/leader` says; empty means host, or the machine's name where that is every
+    address. ``{node}`` in it stands for the machine's name."""
     admin_token: str = Field(default="", max_length=_TOKEN_CHARS_MAX)
     """Sees and changes everything. Empty: whoever is on this machine may, which only loopback may offer."""
     read_token: str = Field(default="", max_length=_TOKEN_CHARS_MAX)
@@ -34,6 +38,13 @@ class HttpSettings(SettingsGroup):
     """The certificate's private key, PEM, without a passphrase."""
     tls_cert: Path | None = None
     """The certificate and those between it and its CA, PEM. Without both: plain HTTP."""
+
+    @field_validator("advertise_host")
+    @classmethod
+    def _name_address(cls, value: str) -> str:
+        if value in WILDCARDS or "/" in value:
+            raise ValueError("it is a name or an address under which others find us, and nothing else; or empty")
+        return with_node(value, socket.gethostname())
 
     @field_validator("admin_token", "read_token")
     @classmethod

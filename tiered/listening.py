@@ -6,6 +6,7 @@ import errno
 import socket
 import ssl
 
+from tiered.addresses import WILDCARDS
 from tiered.errors import ConfigError
 
 
@@ -37,9 +38,19 @@ def listen(host: str, port: int, *, group: str) -> socket.socket:
 
 def url_of(listener: socket.socket, *, tls: ssl.SSLContext | None = None) -> str:
     """Where a browser on this machine finds us."""
-    scheme = "http" if tls is None else "https"
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    host = listener.getsockname()[0]
+    return _url({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), listener, tls)
+
+
+def advertised_url_of(listener: socket.socket, host: str, *, tls: ssl.SSLContext | None = None) -> str:
+    """Where others find us. host: what they are to call us; empty: where we listen, or this machine's name where that
+    is every address."""
+    bound = listener.getsockname()[0]
+    return _url(host or (socket.gethostname() if bound in WILDCARDS else bound), listener, tls)
+
+
+def _url(host: str, listener: socket.socket, tls: ssl.SSLContext | None) -> str:
+    scheme, port, host = "http" if tls is None else "https", listener.getsockname()[1], host.strip("[]")
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

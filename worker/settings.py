@@ -9,16 +9,11 @@ from typing import Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from tiered.addresses import SOCKET_PATH_BYTES_MAX, default_worker_socket, is_loopback
+from tiered.addresses import SOCKET_PATH_BYTES_MAX, WILDCARDS, default_worker_socket, is_loopback, with_node
 from tiered.config import ByteSize, LogSettings, PoolSettings, Port, RedisSettings, Seconds, SettingsGroup
 from tiered.tracing import TracingSettings
 
 ENV_PREFIX: Final = "TIERED_WORKER_"
-
-
-WILDCARDS: Final = ("0.0.0.0", "::")
-
-_NODE: Final = "{node}"
 
 
 class NodeSettings(SettingsGroup):
@@ -67,7 +62,7 @@ class NodeSettings(SettingsGroup):
 
 
 def _named(text: str, info: ValidationInfo) -> str:
-    return text.replace(_NODE, info.data.get("name", ""))
+    return with_node(text, info.data.get("name", ""))
 
 
 class ClusterSettings(SettingsGroup):

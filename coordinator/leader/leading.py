@@ -49,7 +49,7 @@ class Leading:
     lease_s: float
     replica: str = field(default_factory=replica_name)
     url: str = ""
-    """Where this replica is found; known once it listens."""
+    """Where others find this replica; known once it listens."""
     _state: LeaseState = field(init=False)
     _said: bool = False
     """Whether the log says that we lead."""

@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/leader", tags=["health"])
 
 class LeaderBody(BaseModel):
     replica: str = Field(description="One life of one coordinator.")
-    url: str = Field(description="Where its own machine finds it.")
+    url: str = Field(description="Where others find it: its http.advertise_host.")
     token: int = Field(description="Grows with every reign; what an older leader writes late is refused.")
 
 

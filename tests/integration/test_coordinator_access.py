@@ -113,6 +113,21 @@ def test_with_redis_away_a_known_token_goes_on(
             assert stranger.get("/v1/stats").status_code == 503
 
 
+@pytest.mark.parametrize(
+    ("flags", "host"),
+    [((), socket.gethostname()), (("--set", "http.advertise_host=c1.example"), "c1.example")],
+    ids=["its machine's name", "as it is told"],
+)
+def test_a_replica_that_listens_everywhere_is_named_as_others_find_it(
+    start: Start, private_redis_server: EmbeddedServer, tokens: tuple[str, ...], flags: tuple[str, ...], host: str
+) -> None:
+    process = start("--redis-url", private_redis_server.url, "--host", "0.0.0.0", *flags, *tokens)
+    url = url_of(process)
+    with client(url, ADMIN) as admin:
+        eventually(lambda: admin.get("/v1/leader").json()["leader"] is not None, within_s=DEADLINE_S)
+        assert admin.get("/v1/leader").json()["leader"]["url"] == f"http://{host}:{httpx.URL(url).port}"
+
+
 def seen_by(browser: httpx.Client) -> list[str]:
     """The tenants that the dashboard's pages get to see."""
     seen = browser.get("/v1/tenants", headers={"Tiered-Page": "1"}).json()["tenants"]

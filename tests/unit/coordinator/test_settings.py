@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,18 @@ def test_a_host_that_others_reach_needs_a_token() -> None:
     with pytest.raises(ConfigError, match=r"http\.admin_token.*set http\.admin_token, or listen on 127\.0\.0\.1"):
         load(http__host="0.0.0.0")
     assert load(http__host="0.0.0.0", http__admin_token="s3cret").settings.http.host == "0.0.0.0"
+
+
+def test_the_address_for_others_may_say_the_machines_name() -> None:
+    assert load().settings.http.advertise_host == ""
+    host = load(http__advertise_host="{node}.coordinators").settings.http.advertise_host
+    assert host == f"{socket.gethostname()}.coordinators"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "http://c1", "c1/api"])
+def test_what_nobody_can_be_sent_to_is_not_advertised(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"^http\.advertise_host: .*a name or an address"):
+        load(http__advertise_host=host)
 
 
 def test_the_token_is_not_shown() -> None:
