@@ -7,11 +7,10 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from tiered import __version__, tracing
 from tiered.clock import SystemClock
@@ -24,26 +23,28 @@ from tiered.cluster.lost import LostCopies
 from tiered.cluster.membership import Membership
 from tiered.cluster.shares import Shares
 from tiered.cluster.tenants import Tenants
-from tiered.errors import ConfigError, TierError, TierTimeout, TierUnavailable
+from tiered.errors import ConfigError, TierError
 from tiered.eviction.registry import policy_factory
 from tiered.log import get_logger
-from tiered.pool.pool import BlockPool, require_device
+from tiered.pool.pool import require_device
 from tiered.tiers.peer import PeerTier
 from tiered.tiers.redis.tier import RedisTier
-from tiered.types import BlockHash, NodeId, NodeInfo
-from tiered.wire.messages import Explain, Explained, Recent
+from tiered.types import NodeId, NodeInfo
 from worker.announce import Announcer
 from worker.clear import ClearTask
 from worker.drain import DrainTask
-from worker.hot_tier import HotTier, Lent
+from worker.hot_tier import HotTier
 from worker.hottest import HottestTask
+from worker.http_server import HttpServer
 from worker.journal import HotJournal
 from worker.local_server import LocalServer
 from worker.lost import LostTask
 from worker.membership import MembershipTask
 from worker.metrics.collector import WorkerCollector
-from worker.metrics.snapshot import DirectoryFacts, Standing, WorkerSnapshot, copies_snapshot, why_snapshot
+from worker.metrics.sources import Sources
+from worker.on_loop import Lending, on_loop
 from worker.peer_server import PeerServer
+from worker.readiness import Readiness
 from worker.second import SecondCopiesTask
 from worker.settings import Settings
 from worker.share import ShareTask
@@ -51,15 +52,11 @@ from worker.tenants import TenantsTask
 from worker.warm import JournalTask
 from worker.why import WhyRing
 
-LOOP_ANSWER_S = 2.0
-"""How long a thread waits for the event loop: it only ever runs short decisions."""
-
 FLUSH_S = 2.0
 """What an orderly stop grants to copies on their way to Redis: all of it must end well before orchestrators lose
 patience, even when Redis does not answer."""
 
 _log = get_logger("worker")
-T = TypeVar("T")
 
 
 async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
@@ -75,6 +72,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         stack.callback(client.close)
         require_reachable(client, settings.redis)
         keys = require_agreement(client, settings.redis)
+
         clock = SystemClock()
         why = WhyRing(events_max=settings.why.events_max, bytes_max=settings.why.bytes_max)
         redis = RedisTier(settings.redis, clock, why=why)
@@ -87,7 +85,7 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         hot = HotTier(settings.pool, redis, peers, clock, journal=journal, why=why)
         stack.push_async_callback(hot.close, timeout_s=FLUSH_S)
 
-        lending = _Lending(hot, loop)
+        lending = Lending(hot, loop)
         peer_server = PeerServer(
             settings.node.peer_host,
             settings.node.peer_port,
@@ -103,14 +101,23 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
         )
         await local_server.start()
         stack.push_async_callback(local_server.stop)
-        metrics_port = _serve_metrics(settings, stack, lambda: _on_loop(loop, snapshot))
+        # What is asked on the loop is there, below, before the loop has its next turn.
+        registry = CollectorRegistry()
+        registry.register(WorkerCollector(lambda: on_loop(loop, lambda: sources.take())))
+        http = HttpServer(
+            settings.node.metrics_host,
+            settings.node.metrics_port,
+            registry,
+            lambda: on_loop(loop, lambda: readiness()),
+        )
+        stack.callback(http.stop)
 
         announcer = Announcer(
             Directory(client, keys), NodeId(settings.node.name), hot, settings.cluster.announce_interval_s
         )
         membership = MembershipTask(
             Membership(client, keys),
-            _node_info(settings, peer_port=peer_server.port, metrics_port=metrics_port),
+            _node_info(settings, peer_port=peer_server.port, metrics_port=http.port),
             hot,
             announcer,
             lease_ttl_s=settings.cluster.lease_ttl_s,
@@ -120,45 +127,37 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
 
         lost = LostTask(hot, LostCopies(client, keys))
 
-        def snapshot() -> WorkerSnapshot:
-            return WorkerSnapshot(
-                standing=Standing(
-                    node=settings.node.name,
-                    epoch=membership.epoch,
-                    lease_left_s=membership.lease_left_s,
-                    heartbeat_age_s=membership.heartbeat_age_s,
-                    rejoins=membership.rejoins,
-                    connected=membership.connected,
-                    peers_alive=len(hot.live_peers),
-                ),
-                directory=DirectoryFacts(announcer.counters(), announcer.pending_blocks, announcer.differing),
-                copies=copies_snapshot(hot.seconds, lost.counters),
-                stats=hot.stats(),
-                blocks_by_state=hot.blocks_by_state(),
-                charged_bytes=hot.charged_bytes,
-                timings=hot.timings.copy(),
-                engines_refused=dict(local_server.refused),
-                moved=hot.moved,
-                why=why_snapshot(why),
-                journal=hot.journal_snapshot(),
-                redis=redis.counters(),
-                peers=peers.counters(),
-                served=peer_server.counters(),
-                plans=hot.plans,
+        def readiness() -> Readiness:
+            return Readiness(
+                serves_engines=local_server.serving,
+                drains=hot.draining,
+                epoch=membership.epoch,
+                redis_connected=membership.connected,
             )
+
+        sources = Sources(
+            node=settings.node.name,
+            hot=hot,
+            redis=redis,
+            peers=peers,
+            peer_server=peer_server,
+            local_server=local_server,
+            membership=membership,
+            announcer=announcer,
+            lost=lost,
+            why=why,
+        )
 
         tenants = TenantsTask(Tenants(client, keys), hot)
         await tenants.look()
-        try:
-            await membership.join()
-        except TierError as error:
-            raise ConfigError(f"redis.url: {error}; start Redis or correct the URL", field="redis.url") from None
+        await _join(membership)
         share = ShareTask(Shares(client, keys), NodeId(settings.node.name), hot, membership, tenants)
         await share.begin()
         drain = DrainTask(NodeId(settings.node.name), Drains(client, keys), hot, membership)
         stack.push_async_callback(_part, local_server, hot, membership, drain, settings.cluster.drain_on_stop_s)
         peer_server.start()
         on_ready(f"worker {settings.node.name} ready on unix://{settings.node.socket}")
+
         seconds = SecondCopiesTask(NodeId(settings.node.name), hot)
         tasks = [membership.run(), announcer.run(), tenants.run(), share.run(), drain.run(), HottestTask(hot).run()]
         tasks += [seconds.run(), lost.run(), ClearTask(Clears(client, keys), hot).run()]
@@ -166,6 +165,13 @@ async def serve(settings: Settings, *, on_ready: Callable[[str], None]) -> None:
             tasks.append(JournalTask(hot, journal).run())
         await _run_until(stop, *tasks)
         _log.info("stopping", node=settings.node.name)
+
+
+async def _join(membership: MembershipTask) -> None:
+    try:
+        await membership.join()
+    except TierError as error:
+        raise ConfigError(f"redis.url: {error}; start Redis or correct the URL", field="redis.url") from None
 
 
 async def _part(
@@ -211,64 +217,3 @@ def _node_info(settings: Settings, *, peer_port: int, metrics_port: int) -> Node
         version=__version__,
         instance=uuid.uuid4().hex,
     )
-
-
-def _serve_metrics(settings: Settings, stack: AsyncExitStack, take: Callable[[], WorkerSnapshot]) -> int:
-    registry = CollectorRegistry()
-    registry.register(WorkerCollector(take))
-    node = settings.node
-    try:
-        server, thread = start_http_server(node.metrics_port, addr=node.metrics_host, registry=registry)
-    except OSError as error:
-        raise ConfigError(
-            f"node.metrics_port: cannot listen on {node.metrics_host}:{node.metrics_port}: {error.strerror}; "
-            "choose a free port, or 0 for any",
-            field="node.metrics_port",
-        ) from None
-    stack.callback(server.server_close)
-    stack.callback(server.shutdown)
-    del thread  # ends with the server
-    return int(server.server_port)
-
-
-class _Lending:
-    """The hot tier as the peer server's threads see it: each question is answered on the loop."""
-
-    def __init__(self, hot: HotTier, loop: asyncio.AbstractEventLoop) -> None:
-        self._hot = hot
-        self._loop = loop
-        self.membership: MembershipTask | None = None
-
-    def lend(self, hashes: list[BlockHash], *, scope_id: bytes) -> Lent | None:
-        return _on_loop(self._loop, lambda: self._hot.lend(hashes, scope_id=scope_id))
-
-    def take_back(self, lent: Lent) -> None:
-        _on_loop(self._loop, lambda: self._hot.take_back(lent))
-
-    def epoch(self) -> int:
-        return 0 if self.membership is None else self.membership.epoch
-
-    def pool(self) -> BlockPool | None:
-        return self._hot.pool
-
-    def explain(self, request: Explain | Recent) -> Explained:
-        return _on_loop(self._loop, lambda: self._hot.explain(request))
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, decide: Callable[[], T]) -> T:
-    """Run a short decision on the loop from another thread. Errors: TierError when the loop does not answer."""
-    answer: Future[T] = Future()
-
-    def turn() -> None:
-        try:
-            answer.set_result(decide())
-        except Exception as error:
-            answer.set_exception(error)
-
-    try:
-        loop.call_soon_threadsafe(turn)
-        return answer.result(LOOP_ANSWER_S)
-    except RuntimeError:
-        raise TierUnavailable("the worker has stopped") from None
-    except TimeoutError:
-        raise TierTimeout(f"the event loop did not answer within {LOOP_ANSWER_S:g} s") from None

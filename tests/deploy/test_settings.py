@@ -39,6 +39,7 @@ SERVICES: Final[dict[str, tuple[type[BaseModel], str]]] = {
     "coordinator": (CoordinatorSettings, COORDINATOR_PREFIX),
     "engine": (ServeSettings, SERVE_PREFIX),
 }
+PROBES: Final = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
 HANG_UP_S: Final = 4.0
 """What settings.py of the worker asks for beyond its drain."""
 
@@ -118,16 +119,22 @@ def check(loader: Loader, manifests: tuple[Manifest, ...]) -> None:
     coordinator, worker = pod(manifests, "coordinator"), pod(manifests, "worker")
     settings: CoordinatorSettings = loader.load(coordinator, "coordinator")
     assert settings.http.port == coordinator.ports["http"]
+    assert settings.http.advertise_host == FIELDS["status.podIP"]
     assert "" != settings.http.admin_token != settings.http.read_token != ""
     scheme = "HTTP" if settings.http.tls_cert is None else "HTTPS"
-    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-        assert coordinator.container("coordinator")[probe]["httpGet"].get("scheme", "HTTP") == scheme
+    for probe, path in PROBES.items():
+        asked = coordinator.container("coordinator")[probe]["httpGet"]
+        assert (asked["path"], asked.get("scheme", "HTTP")) == (path, scheme)
     for monitor in by_kind(manifests, "ServiceMonitor"):
         assert [one["scheme"] for one in monitor["spec"]["endpoints"]] == [scheme.lower()]
 
     node: WorkerSettings = loader.load(worker, "worker")
     assert (node.node.peer_port, node.node.metrics_port) == (worker.ports["peers"], worker.ports["metrics"])
     assert node.node.advertise_host == FIELDS["status.podIP"]
+    probed = worker.container("worker")
+    assert worker.workload["kind"] != "DaemonSet" or PROBES.keys() <= probed.keys()
+    for probe in PROBES.keys() & probed.keys():
+        assert probed[probe]["httpGet"] == {"path": PROBES[probe], "port": "metrics"}
     assert node.cluster.secret == settings.cluster.secret
     assert worker.spec["terminationGracePeriodSeconds"] > node.cluster.drain_on_stop_s + HANG_UP_S
     mounts = {one["mountPath"] for one in worker.container("worker")["volumeMounts"]}

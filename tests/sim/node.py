@@ -175,7 +175,7 @@ class Node:
 
 
 class Lending:
-    """The hot tier as the peer server's threads see it; see ``worker.app``."""
+    """The hot tier as the peer server's threads see it; see ``worker.on_loop``."""
 
     def __init__(self, hot: HotTier) -> None:
         self._hot = hot
