@@ -164,10 +164,16 @@ class MembershipTask:
 
     async def _is_usurped(self) -> bool:
         """Whether another process has this node's name and a lease that runs. Two that took it back would go on for
-        ever."""
+        ever.
+
+        It has joined after us then. An older life is a snapshot's, and nobody may ever renew its lease.
+        """
         views = await self.look_around()
-        other = next((view.info for view in views if view.alive and view.info.node == self.info.node), None)
-        if other is None or other == self.info:  # nobody, or a join of ours whose answer was lost
+        found = next((view for view in views if view.alive and view.info.node == self.info.node), None)
+        if found is None or found.epoch < self._life:
+            return False
+        other = found.info
+        if other == self.info:  # a join of ours whose answer was lost
             return False
         if other != self._usurper:
             self._usurper = other
