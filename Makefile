@@ -4,8 +4,8 @@
 #   make test            the whole test suite                                         (ARGS="-k name" is passed on)
 #   make test-replay     hit ratios on real traces against an independent simulator's; needs the traces
 #   make test-chaos      two minutes of kills over five workers and two coordinators
-#   make test-sim        four hundred simulated clusters (a hundred are part of make test), then a large one under an
-#                        hour of a real trace: 200 nodes, two million blocks, about an hour
+#   make test-sim        four hundred simulated clusters (two hundred are part of make test), then a large one under
+#                        an hour of a real trace: 200 nodes, two million blocks, about an hour
 #   make test-browser    the dashboard in a headless Chromium, which it installs where it may; pictures of every page go
 #                        to build/screenshots
 #   make test-monitoring boards and alerts of deploy/ in a real Prometheus, which it fetches where it may
