@@ -14,6 +14,7 @@ import torch
 
 from tiered.client.remote import RemoteClient, RemoteOptions
 from tiered.client.saving import verified_blocks
+from tiered.connectors.vllm.ahead import Ahead
 from tiered.connectors.vllm.engine import VERSION, Engine, packing_of, this_host
 from tiered.connectors.vllm.loading import Loader
 from tiered.connectors.vllm.orders import Shard, StepOrders, StoreReport
@@ -62,6 +63,7 @@ class WorkerSide:
         self._seen: Seen | None = None
         self._loader: Loader | None = None
         self._saver: Saver | None = None
+        self._ahead: Ahead | None = None
         self._bad_blocks: set[int] = set()
         self._unsaved: set[str] = set()
         """Requests that have ended, of which this rank stores nothing."""
@@ -87,6 +89,8 @@ class WorkerSide:
                 "it to a worker whose pool is on the cpu",
                 field="pool.device",
             )
+        if not memory[0].is_cuda:
+            self._ahead = Ahead(memory)
         self._loader = Loader(
             client,
             pages_of(memory),
@@ -112,6 +116,9 @@ class WorkerSide:
         """Before the model runs: first what may no longer be read, then what is to be moved."""
         if self._loader is None:
             return
+        if self._ahead is not None:
+            self._ahead.used([block for load in orders.loads for block in load.targets])
+            self._ahead.used([block for store in orders.stores for block in store.blocks])
         saver = self._saver
         if saver is not None:
             saver.cancel(orders.preempted)
@@ -156,6 +163,8 @@ class WorkerSide:
             self._loader.close()
         if self._saver is not None:
             self._saver.close()
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _start_anew(self, saver: Saver, generation: str) -> None:
         self._generation = generation
