@@ -87,9 +87,12 @@ def unknown_tenant(name: str) -> ApiError:
 
 
 def require_known(name: str, services: Services) -> None:
-    """For what would outlast a name that was only mistyped. Errors: 404 for one that has no policy and was never
-    seen."""
-    if services.keeper.view.tenant(name) is None and services.tenants.get(TenantId(name)) is None:
+    """For what a mistyped name would do in vain, or for ever. Errors: 404 for one that has no policy and was never
+    seen, up to this moment."""
+    if services.keeper.view.tenant(name) is not None or services.tenants.get(TenantId(name)) is not None:
+        return
+    services.keeper.refresh()
+    if services.keeper.view.tenant(name) is None:
         raise unknown_tenant(name)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from coordinator.server.auth import CHANGE, TenantName
+from coordinator.server.auth import CHANGE, TenantName, require_known
 from coordinator.server.errors import ApiError, responses
 from coordinator.server.services import Services, ServicesDep
 from tiered.cluster.clears import STANDING_MAX, ClearRequest
@@ -47,7 +47,7 @@ class ClearedBody(BaseModel):
     redis_blocks: int = Field(description="That Redis let go of by now.")
 
 
-@router.post("", status_code=202, responses=responses(429), **CHANGE)
+@router.post("", status_code=202, responses=responses(404, 429), **CHANGE)
 def clear(body: ClearBody, services: ServicesDep) -> ClearedBody:
     """Workers see it within half a second; what is in use there goes when it is no more. What is saved after a worker
     has seen it stays."""
@@ -55,7 +55,9 @@ def clear(body: ClearBody, services: ServicesDep) -> ClearedBody:
 
 
 def clear_everywhere(request: ClearRequest, services: Services) -> int:
-    """How many blocks Redis let go of by now. Errors: ApiError 429."""
+    """How many blocks Redis let go of by now. Errors: ApiError 404 for a tenant that nobody knows, 429."""
+    if request.what == "tenant":
+        require_known(request.name, services)
     if services.clears.ask(request) is None:
         message = f"{STANDING_MAX} requests to clear stand already; each is done after some ten seconds, so ask again"
         raise ApiError(429, message)

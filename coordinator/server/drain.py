@@ -57,5 +57,12 @@ def _listed(name: str, services: Services) -> NodeView | None:
 def _alive(name: str, services: Services) -> NodeView:
     node = _listed(name, services)
     if node is None or not node.alive:
-        raise ApiError(404, f"no node {name!r} is alive; `tiered nodes` lists those that are", field="node")
+        raise ApiError(404, f"no node {name!r} is alive; {_hint(name, services)}", field="node")
     return node
+
+
+def _hint(name: str, services: Services) -> str:
+    request = services.drains.asked(NodeId(name))
+    if request is not None and request.outcome is not None:
+        return f"it was drained and has left; tiered drain {name} --cancel calls it back while its process runs"
+    return "`tiered nodes` lists those that are"

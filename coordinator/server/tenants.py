@@ -172,7 +172,7 @@ class ClearedBody(BaseModel):
     blocks: int = Field(description="Blocks in Redis that the tenant let go of; what others use too stays for them.")
 
 
-@router.delete("/{tenant}/blocks", responses=responses(401, 429, 503), **CHANGE)
+@router.delete("/{tenant}/blocks", responses=responses(401, 404, 429, 503), **CHANGE)
 def clear_tenant(name: TenantPath, services: ServicesDep) -> ClearedBody:
     """Let a tenant go of all its blocks: those in Redis now, those in the nodes' pools within a second. As POST
     /v1/clear."""
@@ -187,7 +187,8 @@ def _require_named(name: str, services: Services) -> TenantPolicy:
 
 
 def _not_named(name: str) -> ApiError:
-    return ApiError(404, f"tenant {name!r} has no policy; give it one with POST {router.prefix}", field="tenant")
+    message = f"tenant {name!r} has no policy; give it one: tiered tenants create {name}, or POST {router.prefix}"
+    return ApiError(404, message, field="tenant")
 
 
 def _store(policy: TenantPolicy, services: Services) -> None:

@@ -33,6 +33,16 @@ def test_the_tenants_own_path_does_the_same(parts: Parts) -> None:
     assert list(Clears(parts.client, parts.keys).standing().values()) == [ClearRequest("tenant", "red")]
 
 
+def test_a_name_that_nobody_knows_is_not_said_to_be_cleared(parts: Parts) -> None:
+    store(parts, bytes([1]) * 32)
+    for answer in (
+        parts.http().post("/v1/clear", json={"tenant": "rad"}),
+        parts.http().delete("/v1/tenants/rad/blocks"),
+    ):
+        assert (answer.status_code, answer.json()["error"]["field"]) == (404, "tenant")
+    assert Clears(parts.client, parts.keys).standing() == {}
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -60,5 +70,6 @@ def test_so_many_requests_stand_and_no_more(parts: Parts) -> None:
     clears = Clears(parts.client, parts.keys)
     for _ in range(STANDING_MAX):
         assert clears.ask(ClearRequest("tenant", "red")) is not None
+    store(parts, bytes([1]) * 32)
     answer = parts.http().post("/v1/clear", json={"tenant": "red"})
     assert answer.status_code == 429

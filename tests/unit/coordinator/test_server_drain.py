@@ -29,6 +29,15 @@ def test_asking_twice_does_not_forget_what_came_of_it(parts: Parts) -> None:
     assert answer.json() == {"state": "drained", "left_blocks": 0, "moved_blocks": 7, "stuck_blocks": 0}
 
 
+def test_who_drains_a_node_that_has_left_is_told_how_to_call_it_back(parts: Parts) -> None:
+    epoch = parts.membership.join(node_info("w1"), lease_ttl_s=30)
+    parts.drains.ended(W1, epoch, DrainProgress(state=DrainState.DRAINED))
+    parts.membership.leave(W1, epoch)
+    answer = parts.http().post("/v1/nodes/w1/drain")
+    assert answer.status_code == 404
+    assert "tiered drain w1 --cancel" in answer.json()["error"]["message"]
+
+
 def test_a_node_that_is_not_there_is_named(parts: Parts) -> None:
     for verb in ("POST", "GET", "DELETE"):
         answer = parts.http().request(verb, "/v1/nodes/nobody/drain")
