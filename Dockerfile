@@ -97,19 +97,25 @@ EXPOSE 8000
 ENTRYPOINT ["tiered", "serve"]
 CMD ["demo"]
 
-# vLLM with the connector, for deploy/compose.gpu.yml. The last target, so that no other needs its base.
-FROM ${VLLM_IMAGE} AS vllm
+# vLLM with the connector, for deploy/compose.gpu.yml. The last targets, so that no other needs their base. What an index
+# asks for stays in the first of the two: build arguments are in the history of an image, credentials in them too.
+FROM ${VLLM_IMAGE} AS vllm-packages
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_FIND_LINKS
+COPY --from=code /dist /dist
+# Without extras: torch is vLLM's own.
+RUN python3 -m pip wheel --no-cache-dir --wheel-dir /wheels /dist/*.whl
+
+FROM ${VLLM_IMAGE} AS vllm
 ARG VERSION=unknown
 LABEL org.opencontainers.image.title="Tiered with vLLM" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
-COPY --from=code /dist /tmp/dist
-# Without extras: torch is vLLM's own.
-RUN python3 -m pip install --no-cache-dir /tmp/dist/*.whl \
-    && rm -rf /tmp/dist \
+COPY --from=vllm-packages /wheels /tmp/wheels
+# By name, so that what vLLM has already stays as it is where it will do.
+RUN python3 -m pip install --no-cache-dir --no-index --find-links /tmp/wheels tiered-kv \
+    && rm -rf /tmp/wheels \
     && groupadd --gid 10001 tiered \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /var/tmp --shell /usr/sbin/nologin tiered \
     && install -d -o tiered -g tiered -m 0700 /run/tiered /var/cache/huggingface

@@ -15,6 +15,20 @@ pytestmark = pytest.mark.compose
 LONG_RUNNING = {"redis", "coordinator", "gateway", "worker", "engine", "load", "prometheus", "grafana"}
 
 
+SECRETS = {
+    "redis": {"redis"},
+    "coordinator": {"admin", "read", "cluster", "redis"},
+    "gateway": set(),
+    "model": set(),
+    "worker": {"cluster", "redis"},
+    "engine": {"keys"},
+    "load": {"clients"},
+    "prometheus": {"read"},
+    "grafana": {"grafana"},
+}
+"""Of each service that is neither `prepare`, which makes them, nor one of the servers that Redis' profiles bring."""
+
+
 def config(compose: list[str], *argv: str) -> dict[str, Any]:
     done = subprocess.run([*compose, *argv, "config"], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -50,6 +64,40 @@ def test_every_service_is_bounded_and_has_no_rights_to_lose(services: dict[str, 
         assert service["logging"]["options"]["max-size"], name
         assert not service.get("privileged"), name
         assert not service.get("cap_add"), name
+
+
+def test_nothing_is_reached_from_outside_but_on_loopback(compose: list[str]) -> None:
+    read = config(compose, "--profile", "demo", "--profile", "monitoring")
+    published = {name: one["ports"] for name, one in read["services"].items() if one.get("ports")}
+    assert set(published) == {"gateway", "grafana"}
+    for name, ports in published.items():
+        for port in ports:
+            host = port["host_ip"] if isinstance(port, dict) else port.split(":")[0]
+            assert host == "127.0.0.1", name
+    assert {name for name, network in read["networks"].items() if not (network or {}).get("internal")} == {"edge"}
+    for name, service in read["services"].items():
+        assert not {"ipc", "pid"} & set(service), name
+        assert service.get("network_mode") in (None, "none"), name
+
+
+def test_a_service_sees_the_secrets_it_needs_and_none_in_its_environment(services: dict[str, Any]) -> None:
+    seen = {
+        name: {source.removeprefix("secret-") for source in sources(service) if source.startswith("secret-")}
+        for name, service in services.items()
+        if name != "prepare"
+    }
+    assert seen == {name: SECRETS.get(name, {"redis"}) for name in seen}
+    assert set(SECRETS) <= set(seen)
+    for name, service in services.items():
+        for variable in service.get("environment") or {}:
+            is_secret = any(word in variable for word in ("SECRET", "TOKEN", "PASSWORD"))
+            assert not is_secret or variable.endswith("_FILE"), (name, variable)
+
+
+def sources(service: dict[str, Any]) -> list[str]:
+    """Volumes and folders of the machine that are mounted."""
+    volumes = service.get("volumes", [])
+    return [one["source"] if isinstance(one, dict) else one.split(":")[0] for one in volumes]
 
 
 def test_every_image_that_is_not_ours_is_pinned(services: dict[str, Any]) -> None:

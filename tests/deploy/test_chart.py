@@ -63,6 +63,7 @@ KINDS: Final = {
     "networking.k8s.io": {"NetworkPolicy": "networkpolicies"},
 }
 FROM_THE_CLUSTER: Final = ("--dry-run=server", "--disable-openapi-validation", "--kube-apiserver")
+TEXTS: Final = {"name", "key", "secretName", "serviceAccountName", "storageClassName", "image"}
 PAIRS: Final = [(), *((one,) for one in CHANGES), *itertools.combinations(CHANGES, 2)]
 
 
@@ -82,6 +83,56 @@ def test_whatever_the_release_is_called_the_rules_hold(release: str) -> None:
     assert len({pod.labels["app.kubernetes.io/instance"] for pod in pods(manifests)} | {release}) == 1
 
 
+@pytest.mark.parametrize("word", ["1234", "true", "1e3", "null"])
+def test_names_that_yaml_would_take_for_something_else_stay_names(word: str) -> None:
+    values = {
+        "nameOverride": word,
+        "image.pullSecrets": [word],
+        "redis.persistence.aof": True,
+        "redis.persistence.storageClass": word,
+        "worker.gpuPool.enabled": True,
+        "worker.gpuPool.runtimeClassName": word,
+        "worker.priorityClassName": word,
+        "coordinator.tls.existingSecret": word,
+        "secrets.existingSecret": word,
+        "monitoring.enabled": True,
+        "monitoring.dashboards.label": word,
+    }
+    manifests = helm(nested(values), release=word)
+    found = pod(manifests, "worker")
+    assert {found.labels["app.kubernetes.io/name"], found.labels["app.kubernetes.io/instance"]} == {word}
+    assert found.spec["imagePullSecrets"] == [{"name": word}]
+    assert (found.spec["priorityClassName"], found.spec["runtimeClassName"]) == (word, word)
+    external = {"redis.bundled": False, "redis.external.existingSecret": word, "redis.external.key": word}
+    for rendered in (manifests, helm(nested(external), release=word)):
+        assert [place for one in rendered for place in names_that_are_none(one)] == []
+
+
+def names_that_are_none(tree: Any, place: str = "") -> Iterator[str]:
+    """Where names and labels are something else than text."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            if not isinstance(key, str) or (key in TEXTS and not isinstance(value, str)):
+                yield f"{place}/{key}: {value!r}"
+            if key in ("labels", "matchLabels") and not all(isinstance(one, str) for one in value.values()):
+                yield f"{place}/{key}: {value!r}"
+            yield from names_that_are_none(value, f"{place}/{key}")
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from names_that_are_none(value, f"{place}/{index}")
+
+
+def test_a_user_of_ten_digits_is_one() -> None:
+    found = pod(helm(nested({"user.uid": 1_000_700_000, "user.gid": 1_000_700_001})), "worker")
+    context = found.spec["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (
+        1_000_700_000,
+        1_000_700_001,
+        1_000_700_001,
+    )
+    assert "chown 1000700000:1000700001 " in found.container("directories")["command"][2]
+
+
 def test_lint_finds_nothing() -> None:
     done = run(tool("helm"), "lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout
@@ -98,6 +149,14 @@ def test_lint_finds_nothing() -> None:
         ({"coordinator.replicas": 0}, "'/coordinator/replicas': minimum"),
         ({"cluster.partitions": 3}, "'/cluster/partitions': value must be one of 1, 2, 4"),
         ({"user.uid": 0}, "'/user/uid': minimum"),
+        ({"worker.socketDirectory": "/etc"}, "'/worker/socketDirectory': '/etc' does not match"),
+        ({"worker.journalDirectory": "/var/lib/../../etc"}, "'/worker/journalDirectory'"),
+        ({"nameOverride": "x\nhostNetwork: true"}, "'/nameOverride'"),
+        ({"fullnameOverride": "x: y"}, "'/fullnameOverride'"),
+        ({"image.registry": "host # "}, "'/image/registry'"),
+        ({"redis.image": "valkey:8 # "}, "'/redis/image'"),
+        ({"worker.priorityClassName": "x\n  hostPID: true"}, "'/worker/priorityClassName'"),
+        ({"redis.persistence.storageClass": "{a: b}"}, "'/redis/persistence/storageClass'"),
         ({"networkPolicy.monitoringNamespaceLabels": {"kubernetes.io/metadata.name": None}}, "minProperties"),
         ({"redis.bundled": False}, "name the Secret that holds your Redis' URL in redis.external.existingSecret"),
         ({"image.tag": "latest"}, "image.tag: latest names no release"),

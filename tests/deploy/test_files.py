@@ -50,6 +50,22 @@ def test_images_and_their_user_are_those_of_the_dockerfile() -> None:
     assert named == set(re.findall(r"^FROM \S+ AS (coordinator|worker|engine|vllm)$", dockerfile, re.MULTILINE))
 
 
+def test_no_image_that_is_published_had_the_address_of_an_index() -> None:
+    """It may hold a password, and what a stage was built with stays in the history of an image that is made of it."""
+    stages = {
+        name: (base, body)
+        for base, name, body in re.findall(
+            r"^FROM (\S+) AS (\S+)$(.*?)(?=^FROM |\Z)", (ROOT / "Dockerfile").read_text(), re.DOTALL | re.MULTILINE
+        )
+    }
+    for target in ("coordinator", "worker", "engine", "vllm"):
+        stage = target
+        while stage in stages:
+            base, body = stages[stage]
+            assert not re.search(r"^ARG \w+(INDEX|LINKS)", body, re.MULTILINE), f"{target}: {stage}"
+            stage = base
+
+
 def test_every_board_is_listed_for_kustomize() -> None:
     listed = yaml.safe_load((ROOT / "deploy/grafana/kustomization.yaml").read_text())["configMapGenerator"]
     files = [file for one in listed for file in one["files"]]

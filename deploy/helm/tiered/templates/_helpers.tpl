@@ -12,8 +12,8 @@
 {{/* What selectors go by: a list of the root and the component. */}}
 {{- define "tiered.selector" -}}
 {{- $root := index . 0 -}}
-app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride | trunc 63 }}
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/name: {{ default $root.Chart.Name $root.Values.nameOverride | quote }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
@@ -92,7 +92,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
     defaultMode: 0440
     sources:
       - secret:
-          name: {{ include "tiered.secretName" $root }}
+          name: {{ include "tiered.secretName" $root | quote }}
           items:
             {{- range index . 1 }}
             - {key: {{ . }}, path: {{ . }}}
@@ -102,9 +102,9 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
             {{- end }}
       {{- if not $root.Values.redis.bundled }}
       - secret:
-          name: {{ required "redis.bundled is false: name the Secret that holds your Redis' URL in redis.external.existingSecret" $root.Values.redis.external.existingSecret }}
+          name: {{ required "redis.bundled is false: name the Secret that holds your Redis' URL in redis.external.existingSecret" $root.Values.redis.external.existingSecret | quote }}
           items:
-            - {key: {{ $root.Values.redis.external.key }}, path: redis-url}
+            - {key: {{ $root.Values.redis.external.key | quote }}, path: redis-url}
       {{- end }}
 {{- end -}}
 
@@ -112,18 +112,18 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- define "tiered.pod" -}}
 {{- $root := index . 0 -}}
 {{- $values := index . 1 -}}
-serviceAccountName: {{ include "tiered.fullname" $root }}
+serviceAccountName: {{ include "tiered.fullname" $root | quote }}
 automountServiceAccountToken: false
 # Services named tiered-... would put variables into the environment that our settings refuse.
 enableServiceLinks: false
 {{- with $root.Values.image.pullSecrets }}
 imagePullSecrets:
 {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -141,9 +141,9 @@ app.kubernetes.io/part-of: tiered
 
 {{- define "tiered.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ .Values.user.uid }}
-runAsGroup: {{ .Values.user.gid }}
-fsGroup: {{ .Values.user.gid }}
+runAsUser: {{ .Values.user.uid | int64 }}
+runAsGroup: {{ .Values.user.gid | int64 }}
+fsGroup: {{ .Values.user.gid | int64 }}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
