@@ -29,6 +29,7 @@ RedisUrl = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
+        envvar="TIERED_REDIS_URL",
         help="The Redis; without it, that of the cluster that `tiered up` runs here.",
         show_default=False,
     ),
@@ -75,7 +76,7 @@ def redis_settings(redis_url: str | None, namespace: str | None) -> RedisSetting
             "--redis-url: no cluster runs on this machine; name the Redis to look at, such as redis://host:6379",
             field="redis_url",
         )
-    own = state.namespace if state is not None and redis_url is None else "tiered"
+    own = state.namespace if state is not None and url == state.redis_url else "tiered"
     check_redis(url=url, namespace=namespace or own)
     return RedisSettings(url=url, namespace=namespace or own)
 

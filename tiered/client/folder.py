@@ -25,6 +25,8 @@ STAY_S: Final = 30.0
 """A worker that is started again listens at the same path. For so long its engine waits there, so that the worker has
 its engine again, rather than go to another and leave this one without."""
 
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
 T = TypeVar("T")
 
 
@@ -93,7 +95,7 @@ def _take(path: Path, number: int) -> int | None:
     """A seat at a worker: the descriptor that holds it, or None when another engine has it."""
     seat = -1
     try:
-        seat = os.open(path.with_name(f".{path.name}.engine-{number}"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        seat = os.open(path.with_name(f".{path.name}.engine-{number}"), _FLAGS, 0o600)
         fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(seat)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 import redis
 
 from tests.support.redis_server import block_hash
+from tiered.cli.cluster_file import ClusterState, write_cluster_file
 from tiered.cli.main import main
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
@@ -53,6 +56,33 @@ def test_a_lost_value_fails_the_check_and_a_sweep_settles_it(
     assert json.loads(capsys.readouterr().out)["blocks"] == 1
     assert main(["check", *flags[:-1]]) == 0
     assert "conserved" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "sweep"])
+def test_a_url_with_a_password_need_not_be_an_argument(
+    command: str,
+    stored: Keys,
+    redis_settings: RedisSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIERED_REDIS_URL", redis_settings.url)
+    assert main([command, "--namespace", redis_settings.namespace, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["blocks"] == 2
+
+
+def test_a_url_of_the_environment_that_is_the_clusters_has_the_clusters_namespace(
+    stored: Keys,
+    redis_settings: RedisSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIERED_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TIERED_REDIS_URL", redis_settings.url)
+    write_cluster_file(ClusterState("http://h", redis_settings.url, redis_settings.namespace, os.getpid(), []))
+    assert main(["check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["blocks"] == 2
 
 
 def test_a_redis_that_does_not_answer_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,15 @@ def test_without_a_worker_the_reason_says_so(workers: Workers, engines: list[Wor
         engines[0].attach(workers.open_at)
 
 
+def test_a_seat_is_no_link_to_a_file_elsewhere(workers: Workers, engines: list[WorkersFolder]) -> None:
+    workers.start("a")
+    elsewhere = workers.path / "elsewhere"
+    (workers.path / ".a.sock.engine-1").symlink_to(elsewhere)
+    with pytest.raises(TierUnavailable, match="no seat can be taken"):
+        engines[0].attach(workers.open_at)
+    assert not elsewhere.exists()
+
+
 def test_the_seat_of_a_killed_engine_is_free(workers: Workers, engines: list[WorkersFolder]) -> None:
     workers.start("a", "b")
     take = (
