@@ -18,16 +18,16 @@ def hints_of(given: Mapping[str, Any]) -> Hints:
     """What is named so among ``given``; the rest is not looked at.
 
     continues: a truth value, or one of the words. ttl_s: a number, or one in a string.
-    Errors: ValueError naming the field.
+    Errors: ValueError naming the field, and not what stands there: it comes from outside, and is logged.
     """
     named = {name: given[name] for name in HINT_NAMES if given.get(name) is not None}
     if not named:
         return NO_HINTS
     session, labels = named.get("session", ""), named.get("labels", [])
     if not isinstance(session, str):
-        raise ValueError(f"session: {session!r} is no string")
+        raise ValueError(f"session: a {type(session).__name__} is no string")
     if not isinstance(labels, list | tuple) or not all(isinstance(label, str) for label in labels):
-        raise ValueError(f"labels: {labels!r} is no list of strings")
+        raise ValueError("labels: it is no list of strings")
     continues, ttl_s = _continues(named.get("continues")), _seconds(named.get("ttl_s"))
     return Hints(continues=continues, ttl_s=ttl_s, session=session, labels=tuple(labels))
 
@@ -38,7 +38,7 @@ def _continues(said: object) -> Continues:
     if isinstance(said, bool):
         return Continues.YES if said else Continues.NO
     if not isinstance(said, str) or said not in tuple(Continues):
-        raise ValueError(f"continues: {said!r} is none of {', '.join(Continues)}")
+        raise ValueError(f"continues: it is none of {', '.join(Continues)}, nor a truth value")
     return Continues(said)
 
 
@@ -46,8 +46,8 @@ def _seconds(said: object) -> float | None:
     if said is None:
         return None
     if isinstance(said, bool) or not isinstance(said, int | float | str):
-        raise ValueError(f"ttl_s: {said!r} is no number of seconds")
+        raise ValueError(f"ttl_s: a {type(said).__name__} is no number of seconds")
     try:
         return float(said)
     except (ValueError, OverflowError):
-        raise ValueError(f"ttl_s: {str(said)[:32]!r} is no number of seconds") from None
+        raise ValueError("ttl_s: it is no number of seconds that can be counted") from None

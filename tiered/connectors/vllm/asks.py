@@ -76,7 +76,7 @@ class Asking:
         named = (request.kv_transfer_params or {}).get(TENANT_PARAM)
         if named is not None:
             if not isinstance(named, str):
-                raise ValueError(f"kv_transfer_params.{TENANT_PARAM}: {named!r} is no string")
+                raise ValueError(f"kv_transfer_params.{TENANT_PARAM}: a {type(named).__name__} is no string")
             return TenantId(check_tenant_name(named))
         if request.cache_salt is not None and request.cache_salt in self._salt_tenants:
             return self._salt_tenants[request.cache_salt]

@@ -213,7 +213,10 @@ class Lookups:
 
     def _release(self, lane: _Lane, matches: Mapping[Shard, Match], used_tokens: int, own_tokens: int) -> None:
         for shard, match in matches.items():
-            lane.clients[shard].release(match, used_tokens=used_tokens, own_tokens=own_tokens)
+            try:
+                lane.clients[shard].release(match, used_tokens=used_tokens, own_tokens=own_tokens)
+            except Exception:  # the lane serves the other requests; these pins end by themselves
+                _log.exception("pins not given back")
 
 
 @dataclass(slots=True, eq=False)

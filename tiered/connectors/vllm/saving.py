@@ -162,6 +162,9 @@ class Saver:
         """From now on blocks are stored through another client; what is under way is not stored."""
         with self._changed:
             requests = list(self._open)
+            # Under the lock, so that none is begun with the new client: its blocks are of the old one's scope.
+            for job in (job for jobs in self._open.values() for job in jobs):
+                job.is_live = False
             old, self._client = self._client, client
         self.cancel(requests)
         threading.Thread(target=old.close, name="tiered-close", daemon=True).start()  # it may be in a call

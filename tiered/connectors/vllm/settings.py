@@ -14,6 +14,8 @@ from tiered.tenancy.policy import DEFAULT_TENANT, check_tenant_name
 
 WHERE: Final = "kv_connector_extra_config"
 
+_SALTS: Final = "salt_tenants"
+
 
 class ConnectorSettings(SettingsGroup):
     socket: str = Field(default_factory=lambda: str(default_worker_socket()), min_length=1)
@@ -64,6 +66,8 @@ def read_settings(given: Mapping[str, Any]) -> ConnectorSettings:
         return ConnectorSettings.model_validate(dict(given))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
+        if first["loc"][0] == _SALTS:  # who knows a salt may read what it keeps apart
+            raise ConfigError(f"{WHERE}.{_SALTS}: {message}", field=_SALTS) from None
+        name = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{WHERE}.{name}: {first['input']!r} is not valid: {message}", field=name) from None

@@ -35,6 +35,7 @@ class FakeClient:
         self.entered = threading.Event()
         self.is_closed = False
         self.error: Exception | None = None
+        self.release_error: Exception | None = None
 
     def chain(self, tokens: Sequence[int], *, tenant: TenantId, extras: Extras | None = None) -> Chain:
         return Chain.of(b"r" * 32, tokens, tenant=tenant, block_tokens=BLOCK, extras=extras)
@@ -68,6 +69,8 @@ class FakeClient:
 
     def release(self, match: Match, *, used_tokens: int, own_tokens: int = 0) -> bool:
         assert match.lease is not None
+        if self.release_error is not None:
+            raise self.release_error
         self.releases.append((match.lease, used_tokens, own_tokens))
         return True
 
@@ -221,6 +224,15 @@ def test_what_goes_wrong_in_one_lookup_is_a_miss_and_the_next_is_served() -> Non
         client.error = RuntimeError("broken")
         assert answered(made).promise.n_blocks == 0
         client.error = None
+        assert answered(made).promise.n_blocks == 1
+
+
+def test_pins_that_cannot_be_given_back_cost_neither_the_others_nor_the_lane() -> None:
+    broken, other = FakeClient(n_hot=1), FakeClient(n_hot=1)
+    broken.release_error = RuntimeError("broken")
+    with lookups({ONE: broken, TWO: other}) as made:
+        made.settle(answered(made), used_tokens=0, own_tokens=0)
+        until(lambda: other.releases, "the other shard's pins are given back")
         assert answered(made).promise.n_blocks == 1
 
 

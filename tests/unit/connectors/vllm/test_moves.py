@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -322,6 +322,36 @@ def test_another_scope_ends_what_is_under_way_in_the_old_one() -> None:
         until(lambda: new.saves, "the later is stored")
         until(lambda: old.is_closed, "the old client is closed")
     assert old.saves[0][1] == "Cancelled"
+
+
+def test_no_order_of_the_old_scope_is_carried_out_in_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new, goes_on = FakeClient(), FakeClient(), threading.Event()
+    old.goes_on.clear()
+    with saver(old, FakePages()) as made:
+        cancel = made.cancel
+
+        def late_cancel(request_ids: Collection[str]) -> None:
+            assert not request_ids or goes_on.wait(10)
+            cancel(request_ids)
+
+        monkeypatch.setattr(made, "cancel", late_cancel)
+        made.submit([store_order("r", 1), store_order("waits", 1)])
+        assert old.waits.wait(10)
+        exchanging = threading.Thread(target=made.exchange, args=(new,))
+        exchanging.start()
+        until(lambda: made._client is new, "the client is exchanged")
+        old.goes_on.set()
+        made.close_requests(["r", "waits"], now=0.0)
+        ended: set[str] = set()
+
+        def both() -> bool:
+            ended.update(made.closed(now=0.0))
+            return ended == {"r", "waits"}
+
+        until(both, "both have ended")
+        goes_on.set()
+        exchanging.join(10)
+    assert not new.saves
 
 
 def test_prefills_are_reported_beside_the_stores() -> None:
