@@ -158,7 +158,11 @@ class Engine:
         try:
             while (job := self._next()) is not None:
                 began = time.monotonic()
-                self._answer(model, job)
+                try:
+                    self._answer(model, job)
+                except Exception:  # before the model was asked, or after it: others wait for this thread
+                    _log.exception("an answer failed", request=job.request_id, tenant=job.tenant)
+                    job.emit(Failed(Trouble.BUG))
                 with self._changed:
                     self._running = None
                     self._mean_s += 0.2 * (time.monotonic() - began - self._mean_s)

@@ -391,6 +391,18 @@ def test_an_answer_that_fails_is_500_without_a_cause_and_the_next_is_answered(
     assert server.chat().status_code == 200
 
 
+def test_what_fails_before_the_model_is_asked_is_500_and_the_next_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted() as (server, _):
+        with monkeypatch.context() as broken:
+            broken.setattr("tiered.serving.engine.Sampler", lambda sampling: 1 // 0)
+            response = server.chat()
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "internal")
+        assert server.chat().status_code == 200
+        assert server.http.get("/health").status_code == 200
+
+
 def test_an_answer_that_fails_in_its_middle_ends_the_stream_with_an_error_and_not_as_done() -> None:
     with scripted(BreaksOff()) as (server, _):
         text = server.chat(stream=True).text
