@@ -22,7 +22,6 @@ from tiered.cluster.audit import Findings
 from tiered.metrics import coordinator as series
 from tiered.metrics.series import Series, build_info
 from tiered.metrics.tenant_labels import OTHER, TenantLabels, grouped
-from tiered.tenancy.policy import DEFAULT_TENANT
 from tiered.types import NodeView, Source
 
 _FINDINGS: Final = ("expired", "lost", "stray", "relisted", "orphans", "idle", "stamps")
@@ -110,11 +109,8 @@ def _limits(
         for name, stats in node.stats.tenants.items():
             if stats.hot_limit_bytes is not None and label_of.get(name, OTHER) != OTHER:
                 limits[name, "hot"] = limits.get((name, "hot"), 0) + stats.hot_limit_bytes
-    default = tenants.get(DEFAULT_TENANT)
-    default_bytes = None if default is None else default.policy.redis_limit_bytes
     for name, tenant in tenants.items():
-        own_bytes = tenant.policy.redis_limit_bytes
-        in_force = default_bytes if own_bytes is None else own_bytes
+        in_force = tenant.redis_limit_in_force_bytes
         if in_force is not None and label_of[name] != OTHER:
             limits[name, "redis"] = in_force
     return limits

@@ -68,6 +68,9 @@ class TenantBody(BaseModel):
     hot_lent_bytes: int | None = Field(
         default=None, description="What nodes were lent of hot_total_limit_bytes; null where there is no such limit."
     )
+    redis_limit_in_force_bytes: int | None = Field(
+        default=None, description="redis_limit_bytes, or the default's where that is null; null: no limit."
+    )
     hot_borrowed_bytes: int = Field(default=0, description="Held beyond its reservations; others may ask it back.")
     hot_idle_reserved_bytes: int = Field(
         default=0, description="Kept for it and not used by it: lent to others until it asks."
@@ -81,7 +84,7 @@ class TenantsBody(BaseModel):
 
 
 class PolicyChange(BaseModel):
-    """The fields of a policy, each optional. null lifts a limit."""
+    """The fields of a policy, each optional. null lifts a limit; redis_limit_bytes is the default's then."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -240,6 +243,7 @@ def _tenant_body(tenant: TenantView) -> TenantBody:
         tokens=tokens_body(tenant.tokens),
         hot_reserved_in_force_bytes=tenant.hot_reserved_in_force_bytes,
         hot_lent_bytes=tenant.hot_lent_bytes,
+        redis_limit_in_force_bytes=tenant.redis_limit_in_force_bytes,
         hot_borrowed_bytes=tenant.hot_borrowed_bytes,
         hot_idle_reserved_bytes=tenant.hot_idle_reserved_bytes,
         pressure=PressureBody(

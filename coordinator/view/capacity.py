@@ -22,7 +22,7 @@ from typing import Final, Literal
 
 from coordinator.view.snapshot import ClusterView, TenantView
 from tiered.curve.histogram import hits_at
-from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
+from tiered.tenancy.policy import TenantPolicy
 from tiered.types import NodeView, TenantCurve
 
 Tier = Literal["hot", "redis"]
@@ -154,7 +154,7 @@ class _Reading:
     def capacity(self, more: Sequence[tuple[Tier, int]]) -> Capacity:
         tenant, parts = self._tenant, self._parts
         hot = TierRoom(tenant.hot.used_bytes, tenant.hot.blocks, _hot_limit(self._view, tenant.policy))
-        redis = TierRoom(tenant.redis.used_bytes, tenant.redis.blocks, _redis_limit(self._view, tenant.policy))
+        redis = TierRoom(tenant.redis.used_bytes, tenant.redis.blocks, tenant.redis_limit_in_force_bytes)
         used: dict[Tier, int] = {"hot": hot.used_bytes, "redis": redis.used_bytes}
         asked = [(tier, round(used[tier] * step)) for tier in TIERS for step in STEPS if used[tier]]
         measured = sum(part.curve.counted_tokens / part.weight_s for part in parts)
@@ -280,14 +280,6 @@ def _limit_here(node: NodeView, policy: TenantPolicy) -> int | None:
     in_blocks = policy.hot_limit_blocks
     bounds = [policy.hot_limit_bytes, None if in_blocks is None else in_blocks * node.stats.block_bytes]
     return min((bound for bound in bounds if bound is not None), default=None)
-
-
-def _redis_limit(view: ClusterView, policy: TenantPolicy) -> int | None:
-    if policy.redis_limit_bytes is not None:
-        return policy.redis_limit_bytes
-    in_force = (row.limit_bytes for row in view.usage if row.tenant == policy.tenant and row.tier == "redis")
-    default = view.tenant(DEFAULT_TENANT)  # a tenant that looks on does not see it, but its own rows
-    return next(in_force, None if default is None else default.policy.redis_limit_bytes)
 
 
 def _mean(values: Sequence[tuple[float, float]]) -> float:

@@ -74,6 +74,8 @@ class TenantView:
     """What the nodes alive keep for it, of what was promised per node and in total."""
     hot_lent_bytes: int | None = None
     """What they were lent of its total limit; None where it has none."""
+    redis_limit_in_force_bytes: int | None = None
+    """Its own, or where it has none the default's, which then bounds it by itself."""
     seconds: SecondUse = NO_SECONDS
     """Of a tenant that asks for two copies, as the nodes alive found it when they looked last."""
     pressure: Pressure = NO_PRESSURE
@@ -180,6 +182,7 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
                 tokens=found.tokens,
                 hot_reserved_in_force_bytes=_reserved_in_force(policy, alive, readings.lent),
                 hot_lent_bytes=_lent_in_force(policy, alive, readings.lent),
+                redis_limit_in_force_bytes=_redis_limit_in_force(policy, default),
                 seconds=found.seconds,
                 pressure=found.pressure,
             )
@@ -187,7 +190,7 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
     return ClusterView(
         nodes=tuple(nodes),
         tenants=tuple(tenants),
-        usage=(*_hot_rows(alive), *_redis_rows(tenants, default)),
+        usage=(*_hot_rows(alive), *_redis_rows(tenants)),
         tokens=_sum_tokens(found.tokens for found in sums.values()),
         hot=HotUse(
             used_bytes=sum(found.hot.used_bytes for found in sums.values()),
@@ -253,17 +256,20 @@ def _hot_rows(alive: Sequence[NodeView]) -> Iterator[UsageRow]:
                 )
 
 
-def _redis_rows(tenants: Sequence[TenantView], default: TenantPolicy) -> Iterator[UsageRow]:
+def _redis_limit_in_force(policy: TenantPolicy, default: TenantPolicy) -> int | None:
+    return default.redis_limit_bytes if policy.redis_limit_bytes is None else policy.redis_limit_bytes
+
+
+def _redis_rows(tenants: Sequence[TenantView]) -> Iterator[UsageRow]:
     for tenant in tenants:
         if tenant.redis.blocks or tenant.redis.used_bytes:
-            limit = tenant.policy.redis_limit_bytes
             yield UsageRow(
                 tenant.policy.tenant,
                 "redis",
                 None,
                 tenant.redis.used_bytes,
                 tenant.redis.blocks,
-                limit_bytes=default.redis_limit_bytes if limit is None else limit,
+                limit_bytes=tenant.redis_limit_in_force_bytes,
                 reserved_bytes=tenant.policy.redis_reserved_bytes,
                 second_blocks=tenant.seconds.second_blocks,
                 second_bytes=tenant.seconds.second_bytes,

@@ -36,8 +36,15 @@ def view_of_tenant(view: ClusterView, tenant: TenantId) -> ClusterView:
 def _unseen(view: ClusterView, tenant: TenantId) -> TenantView:
     """A tenant that neither holds nor asked for anything yet lives under the default's policy."""
     default = view.tenant(DEFAULT_TENANT)
-    policy = default.policy if default else TenantPolicy(tenant=DEFAULT_TENANT)
-    return TenantView(policy.of_unnamed(tenant), named=False, hot=HotUse(), redis=NO_REDIS, tokens=NO_TOKENS)
+    policy = (default.policy if default else TenantPolicy(tenant=DEFAULT_TENANT)).of_unnamed(tenant)
+    return TenantView(
+        policy,
+        named=False,
+        hot=HotUse(),
+        redis=NO_REDIS,
+        tokens=NO_TOKENS,
+        redis_limit_in_force_bytes=policy.redis_limit_bytes,
+    )
 
 
 def _node(node: NodeView, tenant: TenantId) -> NodeView:

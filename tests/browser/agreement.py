@@ -69,6 +69,13 @@ def numbers_of(browser: Browser, row: str) -> dict[str, str]:
     return found
 
 
+def limit_shown(browser: Browser, tenant: str, tier: str) -> int | None:
+    """In the tenants' table."""
+    cell = f"tr[data-key='{tenant}'] [data-column='{tier}'] [data-limit]"
+    limit: str = browser.run("return document.querySelector(arguments[0]).dataset.limit", cell)
+    return int(limit) if limit else None
+
+
 def tokens_shown(browser: Browser) -> dict[str, int]:
     """The overview's, all of one moment; empty while there are none."""
     found: dict[str, str] = browser.run(
@@ -167,6 +174,7 @@ def hold_tenants(browser: Browser, url: str) -> None:
         for tier in ("hot", "redis"):
             assert shown[tier] == str(body[tier]["used_bytes"])
             assert scraped["tiered_tenant_bytes", name, tier] == body[tier]["used_bytes"]
+        assert limit_shown(browser, name, "redis") == scraped.get(("tiered_tenant_limit_bytes", name, "redis"))
         for column, field, series in (
             ("borrowed", "hot_borrowed_bytes", "tiered_tenant_borrowed_bytes"),
             ("lent", "hot_idle_reserved_bytes", "tiered_tenant_lent_bytes"),

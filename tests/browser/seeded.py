@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Final, cast
 
 import uvicorn
 
@@ -32,11 +32,14 @@ from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.tenants import Tenants
 from tiered.cluster.why import BooksWhy
 from tiered.config import RedisSettings
-from tiered.tenancy.policy import TenantPolicy
+from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy
 from tiered.types import BlockHash, Epoch, Happening, NodeView, TenantId, TenantStats, Told
 from tiered.wire.messages import Explain, Explained, Recent
 
 _MIB = 1 << 20
+
+UNLIMITED: Final = "tenant-0119"
+"""Of those that ask most, one without a limit in Redis of its own."""
 
 
 def readings(n_tenants: int, n_nodes: int, step: int) -> Readings:
@@ -59,14 +62,19 @@ def readings(n_tenants: int, n_nodes: int, step: int) -> Readings:
     return Readings(
         nodes=tuple(nodes),
         policies={
-            TenantId(name): TenantPolicy(tenant=name, redis_limit_bytes=8 * _MIB, hot_total_limit_bytes=4 * _MIB)
-            for name in names
+            DEFAULT_TENANT: TenantPolicy(tenant=DEFAULT_TENANT, redis_limit_bytes=2 * _MIB),
+            **{TenantId(name): _policy(name) for name in names},
         },
         redis={
             TenantId(name): redis_usage(used_bytes=(i % 90) * 65_536, blocks=i % 90) for i, name in enumerate(names)
         },
         redis_capacity_bytes=4096 * _MIB,
     )
+
+
+def _policy(name: str) -> TenantPolicy:
+    limit_bytes = None if name == UNLIMITED else 8 * _MIB
+    return TenantPolicy(tenant=name, redis_limit_bytes=limit_bytes, hot_total_limit_bytes=4 * _MIB)
 
 
 class _Memories:

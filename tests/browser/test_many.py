@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.browser.agreement import hold_glances
+from tests.browser.agreement import hold_glances, limit_shown
 from tests.browser.conftest import PHONE, Browser
-from tests.browser.seeded import seeded_app
+from tests.browser.seeded import UNLIMITED, seeded_app
 from tests.support.redis_server import settings_for
 from tests.support.worker_process import until
 from tiered.cluster.embedded import EmbeddedServer
@@ -95,6 +95,15 @@ def test_a_thousand_rows_can_be_searched_sorted_and_shown(many: str, browser: Br
     )
     assert took["filter"] < FRAME_MS_MAX
     assert took["sort"] < FRAME_MS_MAX
+
+
+def test_who_has_no_limit_in_redis_is_shown_the_defaults_that_binds_it(many: str, browser: Browser) -> None:
+    browser.open(f"{many}/tenants")
+    browser.wait(f"tr[data-key='{UNLIMITED}']")
+    assert limit_shown(browser, UNLIMITED, "redis") == 2 << 20
+    assert "of 2.0 MiB, the default's" in browser.text(f"tr[data-key='{UNLIMITED}'] [data-column='redis']")
+    other = next(key for key in browser.values("tr[data-key]", "key") if key not in (UNLIMITED, "default"))
+    assert limit_shown(browser, other, "redis") == 8 << 20
 
 
 def test_the_overview_says_who_gave_way_to_whom(many: str, browser: Browser) -> None:

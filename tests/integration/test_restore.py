@@ -16,7 +16,7 @@ from tiered.cluster.connection import command
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.errors import TierError
 from tiered.tenancy.policy import TenantPolicy
-from tiered.types import Source, TenantId
+from tiered.types import NO_EPOCH, Source, TenantId
 
 RED, BLUE = TenantId("red"), TenantId("blue")
 B = LAYOUT.block_bytes
@@ -78,12 +78,10 @@ def test_after_an_old_snapshot_nothing_wrong_is_served_and_all_adds_up_again(
                             views = {view.info.node: view for view in cluster.membership.nodes()}
                         except TierError:
                             return False
-                        return all(
-                            name in views
-                            and views[name].alive
-                            and (views[name].epoch > epoch or (goes_on and views[name].epoch == epoch))
-                            for name, epoch, goes_on in (("w1", before["w1"], not is_older), ("w2", before["w2"], False))
-                        )
+                        epochs = {name: view.epoch for name, view in views.items() if view.alive}
+                        goes_on = not is_older and epochs.get("w1") == before["w1"]
+                        is_anew = {name: epochs.get(name, NO_EPOCH) > before[name] for name in before}
+                        return is_anew["w2"] and (is_anew["w1"] or goes_on)
 
                     until(rejoined, "both are members, under epochs greater than those before", within_s=RESTORED_S)
                     until(

@@ -67,6 +67,7 @@ class Tenant(msgspec.Struct, frozen=True):
     seconds: Seconds | None = None
     hot_reserved_in_force_bytes: int = 0
     hot_lent_bytes: int | None = None
+    redis_limit_in_force_bytes: int | None = None
     hot_borrowed_bytes: int = 0
     hot_idle_reserved_bytes: int = 0
     pressure: Pressure = Pressure()

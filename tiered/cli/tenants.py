@@ -287,7 +287,7 @@ def tenant_row(tenant: Tenant) -> list[str]:
         _with_total(_hot_limit(policy), policy.hot_total_limit_bytes),
         human_bytes(tenant.redis.used_bytes),
         human_bytes(policy.redis_reserved_bytes),
-        human_bytes(policy.redis_limit_bytes),
+        human_bytes(tenant.redis_limit_in_force_bytes),
         f"{policy.weight:g}",
         policy.over_quota,
         human_count(tokens.asked),
@@ -321,7 +321,7 @@ def _print_tenant(tenant: Tenant, *, json: bool) -> None:
     tokens = tenant.tokens
     print_lines(
         [
-            *policy_lines(tenant.policy, named=tenant.named),
+            *policy_lines(tenant),
             ("hot", f"{human_bytes(tenant.hot.used_bytes)}, {human_count(tenant.hot.blocks)} blocks"),
             ("redis", f"{human_bytes(tenant.redis.used_bytes)}, {human_count(tenant.redis.blocks)} blocks"),
             *total_lines(tenant),
@@ -361,16 +361,24 @@ def second_lines(seconds: Seconds | None) -> list[tuple[str, str]]:
     ]
 
 
-def policy_lines(policy: Policy, *, named: bool) -> list[tuple[str, str]]:
+def redis_limit(tenant: Tenant) -> str:
+    """The limit in force, and whose it is."""
+    limit = tenant.redis_limit_in_force_bytes
+    is_the_defaults = limit is not None and tenant.policy.redis_limit_bytes is None
+    return human_bytes(limit) + (", the default's" if is_the_defaults else "")
+
+
+def policy_lines(tenant: Tenant) -> list[tuple[str, str]]:
+    policy = tenant.policy
     return [
-        ("tenant", policy.tenant if named else f"{policy.tenant} (the default's bounds)"),
+        ("tenant", policy.tenant if tenant.named else f"{policy.tenant} (the default's bounds)"),
         (
             "hot bounds",
             f"{_hot_reserved(policy)} reserved, limit {_hot_limit(policy)}, per node",
         ),
         (
             "redis bounds",
-            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {human_bytes(policy.redis_limit_bytes)}"
+            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {redis_limit(tenant)}"
             + ("" if policy.redis_ttl_s is None else f", idle at most {policy.redis_ttl_s:g} s"),
         ),
         ("weight", f"{policy.weight:g}"),

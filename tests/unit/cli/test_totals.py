@@ -12,7 +12,7 @@ from tests.unit.cli.test_commands import NOTHING, STATS, UNSET
 from tiered.cli.bodies import Tenant
 from tiered.cli.cluster_file import ClusterState, write_cluster_file
 from tiered.cli.status import coordinator_lines, other_coordinators
-from tiered.cli.tenants import policy_changes, tenant_row, total_lines
+from tiered.cli.tenants import policy_changes, policy_lines, tenant_row, total_lines
 from tiered.errors import ConfigError
 
 
@@ -62,6 +62,15 @@ def test_totals_are_shown_beside_the_bounds_per_node_with_what_is_in_force() -> 
     for part in ("2 MiB reserved", "limit 4 MiB", "1 MiB reserved in force", "3 MiB lent"):
         assert part in text
     assert total_lines(tenant()) == []
+
+
+def test_the_limit_in_redis_that_is_shown_is_the_one_in_force() -> None:
+    bound = msgspec.structs.replace(tenant(), redis_limit_in_force_bytes=2 << 20)
+    assert tenant_row(bound)[6] == "2 MiB"
+    assert "limit 2 MiB, the default's" in dict(policy_lines(bound))["redis bounds"]
+    own = msgspec.structs.replace(tenant(redis_limit_bytes=1 << 20), redis_limit_in_force_bytes=1 << 20)
+    assert dict(policy_lines(own))["redis bounds"].endswith("limit 1 MiB")
+    assert "default" not in dict(policy_lines(tenant()))["redis bounds"]
 
 
 def test_status_lists_the_replicas_of_this_machines_cluster_and_no_others(

@@ -53,6 +53,7 @@ def test_a_created_tenant_is_in_the_next_answer(api: TestClient) -> None:
         "tokens": {"asked": 0, "hot": 0, "peer": 0, "redis": 0, "missed": 0},
         "hot_reserved_in_force_bytes": 0,
         "hot_lent_bytes": None,
+        "redis_limit_in_force_bytes": 1000,
         "hot_borrowed_bytes": 0,
         "hot_idle_reserved_bytes": 0,
         "pressure": {"evicted_blocks": 0, "suffered_blocks": 0, "caused_blocks": 0, "refused_blocks": 0},

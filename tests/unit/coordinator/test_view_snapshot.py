@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.view.snapshot import ClusterView, HotUse, Readings, UsageRow, assemble
+from coordinator.view.visible import view_of_tenant
 from tests.unit.coordinator.builders import node_stats, node_view, redis_usage, tokens
 from tiered.tenancy.policy import TenantPolicy
 from tiered.types import TenantId, TenantStats, TokenCounts
@@ -66,6 +67,25 @@ def test_a_lapsed_node_holds_no_bytes_and_offers_no_capacity() -> None:
     assert view.usage == ()
     assert view.alive == ()
     assert len(view.nodes) == 1
+
+
+def test_the_defaults_limit_in_redis_binds_who_has_none_of_its_own() -> None:
+    policies = [
+        TenantPolicy(tenant="default", redis_limit_bytes=100),
+        TenantPolicy(tenant="a", redis_limit_bytes=500),
+        TenantPolicy(tenant="b"),
+    ]
+    readings = Readings(
+        policies={TenantId(policy.tenant): policy for policy in policies},
+        redis={B: redis_usage(used_bytes=1, blocks=1), TenantId("c"): redis_usage(used_bytes=1, blocks=1)},
+    )
+    view = assemble(readings, taken_at=0.0)
+    limits = {tenant.policy.tenant: tenant.redis_limit_in_force_bytes for tenant in view.tenants}
+    assert limits == {"a": 500, "b": 100, "c": 100, "default": 100}
+    assert {row.tenant: row.limit_bytes for row in view.usage} == {"b": 100, "c": 100}
+    for name in ("b", "never seen"):
+        [own] = view_of_tenant(view, TenantId(name)).tenants
+        assert own.redis_limit_in_force_bytes == 100
 
 
 def test_an_unnamed_tenant_lives_under_the_default_without_its_reservation() -> None:

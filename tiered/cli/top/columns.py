@@ -192,8 +192,8 @@ TENANTS: Final[Form[TenantRow]] = Form(
         Column(
             "r.limit",
             11,
-            lambda row: human_bytes(row.tenant.policy.redis_limit_bytes),
-            lambda row: _limit(row.tenant.policy.redis_limit_bytes),
+            lambda row: human_bytes(row.tenant.redis_limit_in_force_bytes),
+            lambda row: _limit(row.tenant.redis_limit_in_force_bytes),
         ),
         _tier_share("hot%", "hot"),
         _tier_share("peer%", "peer"),

@@ -9,6 +9,7 @@ from rich.text import Text
 from tiered.cli.bodies import Node, Tenant, UsageRow
 from tiered.cli.explained import Event
 from tiered.cli.output import human_bytes, human_count
+from tiered.cli.tenants import redis_limit
 from tiered.cli.top.columns import node_state
 from tiered.cli.top.flow import found
 from tiered.cli.top.picture import Picture
@@ -67,7 +68,7 @@ def _tenant_lines(picture: Picture, tenant: Tenant) -> list[Text]:
         _line(
             "redis",
             f"{human_bytes(tenant.redis.used_bytes)}, {human_bytes(tenant.redis.pending_bytes)} on the way; "
-            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {human_bytes(policy.redis_limit_bytes)}",
+            f"{human_bytes(policy.redis_reserved_bytes)} reserved, limit {redis_limit(tenant)}",
         ),
         _line(
             "evicted",

@@ -127,7 +127,8 @@ class WorkerSide:
             saver.submit(orders.stores)
             saver.close_requests(orders.closing, now=time.monotonic())
         self._loader.submit(orders.loads)
-        self._unsaved = set(orders.closing) if saver is None else set()
+        if saver is None:
+            self._unsaved.update(orders.closing)
         self._prefill = (orders.prefill_tokens, time.perf_counter()) if orders.prefill_tokens else None
 
     def forward_done(self) -> None:

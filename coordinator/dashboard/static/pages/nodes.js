@@ -155,8 +155,10 @@ function detail(row, changed) {
   const facts = h("dl", { class: "facts" });
   const pool = h("div");
   const draining = drainForm(row, changed);
+  let capacity = row.capacity_bytes; // another one once the worker was started anew
   const update = (node) => {
     const { rates: measured } = node;
+    capacity = node.capacity_bytes;
     put(
       facts,
       fact("Serves peers at", node.peer),
@@ -180,7 +182,7 @@ function detail(row, changed) {
   const usage = new Live({
     every: 3000,
     load: (signal) => read(`v1/usage?node=${encodeURIComponent(name)}`, { signal }),
-    show: ({ usage: rows }) => showPool(pool, rows, row.capacity_bytes),
+    show: ({ usage: rows }) => showPool(pool, rows, capacity),
     fail: (error) => put(pool, problem(error.message)),
   }).start();
   const right = h(

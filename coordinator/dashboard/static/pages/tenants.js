@@ -56,14 +56,16 @@ function hotLimit(policy, nNodes) {
 function used({ used: n, whole, reserved, words }) {
   return [
     h("span", {}, bytes(n)),
-    h("span", { class: "soft" }, ` ${words}`),
+    h("span", { class: "soft", data: { limit: whole ?? "" } }, ` ${words}`),
     meter({ used: n, whole, reserved, label: "Used" }),
     reserved ? h("span", { class: "under" }, `${bytes(reserved)} reserved`) : null,
   ];
 }
 
-function redisLimit(policy) {
-  return policy.redis_limit_bytes === null ? "no limit" : `of ${bytes(policy.redis_limit_bytes)}`;
+function redisLimit(row) {
+  const limit = row.redis_limit_in_force_bytes;
+  if (limit === null) return "no limit";
+  return `of ${bytes(limit)}${row.policy.redis_limit_bytes === null ? ", the default's" : ""}`;
 }
 
 function counter(key, title, hint, value) {
@@ -150,13 +152,13 @@ const COLUMNS = [
     hint: "Bytes in Redis, against reservation and limit",
     falling: true,
     value: (row) => row.redis.used_bytes,
-    sign: (row) => JSON.stringify([row.redis, row.policy]),
+    sign: (row) => JSON.stringify([row.redis, row.policy, row.redis_limit_in_force_bytes]),
     node: (row) =>
       used({
         used: row.redis.used_bytes,
-        whole: row.policy.redis_limit_bytes,
+        whole: row.redis_limit_in_force_bytes,
         reserved: row.policy.redis_reserved_bytes,
-        words: redisLimit(row.policy),
+        words: redisLimit(row),
       }),
     exact: (row) => exactBytes(row.redis.used_bytes),
   },
