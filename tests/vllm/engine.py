@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tests.support.worker_process import until
 
@@ -75,9 +77,19 @@ class Engine:
 
     def copied(self, direction: str) -> list[str]:
         """A digest of every block copied so far, in order."""
+        return [digest for _, digest in self._copies(direction)]
+
+    def copied_by_rank(self, direction: str) -> dict[str, list[str]]:
+        """The same by the rank that copied it, under a name that says no more than that it is one."""
+        by_rank: dict[str, list[str]] = {}
+        for process, digest in self._copies(direction):
+            by_rank.setdefault(process, []).append(digest)
+        return by_rank
+
+    def _copies(self, direction: str) -> list[tuple[str, str]]:
         path = self.witness / "copied"
         lines = path.read_text().splitlines() if path.exists() else []
-        return [line.split()[3] for line in lines if line.split()[1] == direction]
+        return [(process, digest) for process, told, _, digest in map(str.split, lines) if told == direction]
 
     @contextmanager
     def held(self, direction: str) -> Iterator[None]:
@@ -113,8 +125,9 @@ def engine(
     n_blocks: int = 1_000,
     connector: str = "RecordingConnector",
     settings: Mapping[str, Any] | None = None,
+    ranks: int = 1,
 ) -> Iterator[Engine]:
-    """socket: the worker's; '': vLLM alone."""
+    """socket: the worker's; '': vLLM alone. ranks: of tensor parallelism, one thread each."""
     witness.mkdir(exist_ok=True)
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -145,6 +158,8 @@ def engine(
         }
     args = EngineArgs(
         model=str(model),
+        skip_tokenizer_init=not (model / "tokenizer.json").exists(),
+        tensor_parallel_size=ranks,
         max_model_len=2_200,
         max_num_seqs=8,
         block_size=BLOCK,
@@ -154,9 +169,23 @@ def engine(
         disable_log_stats=False,
         **transfer,
     )
-    made = LLMEngine.from_engine_args(args)
+    # vLLM would bind each rank to a NUMA node of its own, and refuses where there are not as many.
+    unbound = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"} if ranks > 1 else {}
+    with patch.dict(os.environ, unbound):
+        made = LLMEngine.from_engine_args(args)
     started = Engine(made, witness)
     try:
         yield started
     finally:
-        made.engine_core.shutdown()
+        made.engine_core.shutdown(timeout=30.0)
+        _remove_left_by_ranks(witness)
+
+
+def _remove_left_by_ranks(witness: Path) -> None:
+    """Ranks that do not end in time are killed by vLLM, and leave what they met in."""
+    told = witness / "group"
+    if told.exists():
+        group = told.read_text()
+        for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
+            for left in folder.glob(f"{group}*"):
+                left.unlink()

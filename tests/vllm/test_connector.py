@@ -139,9 +139,13 @@ def stored(
 def second(site: Site, stored: list[str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     folder = tmp_path_factory.mktemp("second")
     socket = site.cluster.socket_path("b")
-    with engine(demo_model_dir(), folder, socket=socket, n_blocks=LITTLE) as started:
+    with engine(demo_model_dir(), folder, socket=socket, n_blocks=LITTLE, connector="UntimedConnector") as started:
         site.wait_attached("b")
         yield started
+
+
+def test_the_worker_hears_how_fast_an_engine_computes(site: Site, stored: list[str]) -> None:
+    assert site.cluster.metrics("a")[("tiered_prefill_tokens_per_second",)] > 0
 
 
 def test_a_long_prompt_comes_from_the_other_node_bit_for_bit(
@@ -254,8 +258,7 @@ def test_a_stopped_nodes_blocks_come_from_redis(
 def test_a_worker_killed_in_the_middle_of_a_load_costs_the_load(
     second: Engine, site: Site, prompts: dict[str, list[int]], right: dict[str, list[list[int]]]
 ) -> None:
-    # Hot, because a fetch may not be worth it.
-    until(lambda: _cached_again(second, prompts["for a kill"]), "it is hot", within_s=60)
+    until(lambda: _cached_again(second, prompts["for a kill"]), "its worker has it", within_s=60)
     second.forget()
     with second.held("in"):
         request = second.ask(prompts["for a kill"])
