@@ -69,6 +69,20 @@ def kill(project: Project, container: str) -> None:
         docker("start", container)
 
 
+def await_peer_hits(project: Project, first: str, second: str, prompt: list[Message]) -> None:
+    """The second engine finds at its peer what the first has computed. Each time another prompt is tried: what a node
+    computed because it was asked too early, or because fetching seemed slower just then, is hot there for good."""
+
+    def found() -> bool:
+        told = other_than(prompt)
+        computed = project.ask(first, ACME, told)
+        answer = project.ask(second, ACME, told)
+        assert answer.text == computed.text
+        return answer.peer > 0
+
+    until(found, f"{second} finds blocks of {first}'s node", within_s=90)
+
+
 def saved(project: Project, answer: Answer, engine: str, tenant: str, prompt: list[Message]) -> Answer:
     """The same request once more, as soon as its blocks are stored."""
     assert answer.cached < answer.prompt_tokens
@@ -181,15 +195,7 @@ def test_hits_come_from_every_tier_and_never_across_tenants(whole: Project, prom
     assert hot.peer == hot.redis == 0
     assert hot.text == opening.text
 
-    # Each time another prompt: what a node has computed once because it came too early is hot there.
-    def from_a_peer() -> bool:
-        told = other_than(prompt)
-        computed = whole.ask(first, ACME, told)
-        answer = whole.ask(second, ACME, told)
-        assert answer.text == computed.text
-        return answer.peer > 0
-
-    until(from_a_peer, "the second node finds it at the first", within_s=60)
+    await_peer_hits(whole, first, second, prompt)
     assert whole.ask(first, GLOBEX, prompt).cached == 0
 
     kept = [prompt, *(other_than(prompt) for _ in range(3))]
@@ -242,9 +248,7 @@ def test_without_redis_answers_go_on_and_it_is_used_again_when_it_is_back(
     whole.await_healthy("redis", "coordinator")
     with whole.api() as api:
         until(lambda: sum(node.alive for node in api.nodes()) == 3, "every node has joined again", within_s=60)
-    fresh = next(CONVERSATIONS).turn(2)
-    whole.ask(first, ACME, fresh)
-    until(lambda: whole.ask(second, ACME, fresh).peer > 0, "nodes find each other's blocks again", within_s=60)
+    await_peer_hits(whole, first, second, prompt)
 
 
 def test_a_node_that_is_cut_off_serves_alone_and_joins_again_when_healed(
@@ -270,9 +274,7 @@ def test_a_node_that_is_cut_off_serves_alone_and_joins_again_when_healed(
     finally:
         docker("network", "connect", "--alias", "worker", network, worker)
     until(is_alive, "it has joined again", within_s=60)
-    fresh = next(CONVERSATIONS).turn(2)
-    whole.ask(engine, ACME, fresh)
-    until(lambda: whole.ask(other, ACME, fresh).peer > 0, "the other node finds its blocks", within_s=60)
+    await_peer_hits(whole, engine, other, prompt)
 
 
 def test_five_workers_have_five_engines_and_three_remain_whole(whole: Project) -> None:
