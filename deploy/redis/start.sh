@@ -25,10 +25,22 @@ master() {
     return 0
 }
 
+# Servers and Sentinels know each other by address. They ask for a name on the thread that does everything else, and that of
+# a container which has gone may be asked for for ten seconds: nobody answers then, and no failover comes about.
+address_of() {
+    getent hosts "$1" | awk 'NR == 1 { print $1 }'
+}
+
 mine=$(hostname -i | awk '{print $1}')
 kind=$1
 shift
 leader=$(master)
+case $kind in
+sentinel | replica)
+    : "${leader:=$(address_of redis)}"
+    [ -n "$leader" ] || { echo "redis: no such host yet" >&2; exit 1; }
+    ;;
+esac
 
 case $kind in
 sentinel)
@@ -37,15 +49,13 @@ sentinel)
 port 26379
 dir /tmp
 protected-mode no
-sentinel resolve-hostnames yes
-sentinel monitor $service ${leader:-redis} 6379 2
+sentinel monitor $service $leader 6379 2
 sentinel auth-pass $service $REDISCLI_AUTH
 sentinel down-after-milliseconds $service 5000
 sentinel failover-timeout $service 10000
 CONF
     exec redis-server /tmp/sentinel.conf --sentinel
     ;;
-replica) : "${leader:=redis}" ;;
 esac
 
 if [ -n "$leader" ] && [ "$leader" != "$mine" ]; then
