@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 import xxhash
@@ -27,7 +28,10 @@ _folder = Path(os.environ["TIERED_TEST_WITNESS"])
 
 
 class RecordingConnector(TieredConnector):
-    pass
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        # For this engine alone: vLLM imports this module in the process of the tests, too.
+        with patch.object(worker, "pages_of", RecordingPages):
+            super().register_kv_caches(kv_caches)
 
 
 class UntimedConnector(RecordingConnector):
@@ -75,6 +79,3 @@ class RecordingPages:
             if time.monotonic() > ends_at:
                 raise TimeoutError(f"nobody removed {gate}")
             time.sleep(0.005)
-
-
-worker.pages_of = RecordingPages  # type: ignore[assignment]
