@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tiered.cli.api import CoordinatorOption, connect
-from tiered.cli.audit import Namespace, redis_settings
+from tiered.cli.audit import Namespace, RedisUrl, redis_settings
 from tiered.cli.output import human_count
 from tiered.cluster.agreement import keys_in_use
 from tiered.cluster.clears import ClearRequest, Clears
@@ -17,28 +17,30 @@ from tiered.errors import ConfigError
 from tiered.types import HASH_BYTES
 
 RedisOnly = Annotated[
-    str | None,
-    typer.Option(
-        "--redis-url",
-        metavar="URL",
-        help="Clear this Redis alone, with no coordinator's help; pools keep what they have.",
-        show_default=False,
-    ),
+    bool,
+    typer.Option("--redis-only", help="Clear Redis alone, with no coordinator's help; pools keep what they have."),
 ]
 
 
 def clear_command(
+    context: typer.Context,
     tenant: Annotated[str | None, typer.Option(help="Let this tenant go of all its blocks.")] = None,
     prefix: Annotated[str | None, typer.Option(metavar="HASH", help="A block, in hex, and what hangs on it.")] = None,
     scope: Annotated[str | None, typer.Option(metavar="ID", help="All blocks of a scope, by its id in hex.")] = None,
     coordinator: CoordinatorOption = None,
-    redis_url: RedisOnly = None,
+    redis_only: RedisOnly = False,
+    redis_url: RedisUrl = None,
     namespace: Namespace = None,
 ) -> None:
     """Take blocks out of Redis now, and out of the nodes' pools within a second; what is in use there goes when it is
     no more."""
     request = _request(tenant=tenant, prefix=prefix, scope=scope)
-    if redis_url is None:
+    if not redis_only:
+        source = context.get_parameter_source("redis_url")
+        if source is not None and source.name == "COMMANDLINE":  # in the environment it may be for other commands
+            raise ConfigError(
+                "--redis-url: goes with --redis-only; without it the coordinator clears", field="redis_url"
+            )
         with connect(coordinator) as client:
             n_blocks = client.clear({request.what: request.name})
         typer.echo(f"cleared {human_count(n_blocks)} blocks in Redis; the nodes' pools follow")

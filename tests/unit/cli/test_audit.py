@@ -58,17 +58,25 @@ def test_a_lost_value_fails_the_check_and_a_sweep_settles_it(
     assert "conserved" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["check", "sweep"])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["check", "--json"], '"blocks": 2'),
+        (["sweep", "--json"], '"blocks": 2'),
+        (["clear", "--redis-only", "--tenant", "red"], "cleared 2 blocks\n"),
+    ],
+)
 def test_a_url_with_a_password_need_not_be_an_argument(
-    command: str,
+    command: list[str],
+    said: str,
     stored: Keys,
     redis_settings: RedisSettings,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TIERED_REDIS_URL", redis_settings.url)
-    assert main([command, "--namespace", redis_settings.namespace, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["blocks"] == 2
+    assert main([*command, "--namespace", redis_settings.namespace]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_a_url_of_the_environment_that_is_the_clusters_has_the_clusters_namespace(
@@ -97,6 +105,7 @@ def test_a_redis_that_does_not_answer_is_one_sentence(capsys: pytest.CaptureFixt
         (["--tenant", "a", "--scope", "00"], "exactly one of --tenant"),
         (["--prefix", "abc"], "--prefix: 'abc' is not 64 hexadecimal digits"),
         (["--scope", "zz"], "--scope: 'zz' is not 64 hexadecimal digits"),
+        (["--tenant", "a", "--redis-url", "redis://h"], "--redis-url: goes with --redis-only"),
     ],
 )
 def test_clear_says_what_it_cannot_understand(
@@ -109,5 +118,5 @@ def test_clear_says_what_it_cannot_understand(
 def test_clearing_takes_a_tenants_blocks_out(
     stored: Keys, flags: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["clear", "--tenant", "red", *flags[:-1]]) == 0
+    assert main(["clear", "--redis-only", "--tenant", "red", *flags[:-1]]) == 0
     assert capsys.readouterr().out == "cleared 2 blocks\n"

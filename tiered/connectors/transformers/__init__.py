@@ -2,12 +2,8 @@
 
 from tiered.connectors.transformers.attach import tiered_cache
 from tiered.connectors.transformers.cache import TieredCache
-from tiered.connectors.transformers.generator import (
-    CachedGenerator,
-    Generation,
-    GeneratorOptions,
-    Reuse,
-)
+from tiered.connectors.transformers.generator import CachedGenerator, Generation
+from tiered.connectors.transformers.options import GeneratorOptions, Reuse
 from tiered.connectors.transformers.scope import model_scope, weights_fingerprint
 from tiered.connectors.transformers.steering import Abandoned, Steering
 

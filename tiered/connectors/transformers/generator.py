@@ -11,13 +11,11 @@ Its kernels see other shapes, so that goes with ``Reuse.BLOCK``.
 
 from __future__ import annotations
 
-import enum
-import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any
 
 import msgspec
 import torch
@@ -27,61 +25,15 @@ from transformers import DynamicCache
 from tiered.client.port import CacheClient, Loaded, Saved
 from tiered.client.saving import verified_blocks
 from tiered.connectors.transformers.kv import blocks_from_cache, cache_argument, cache_from_blocks
+from tiered.connectors.transformers.options import GeneratorOptions, Reuse
 from tiered.connectors.transformers.paged import PagedCache, paged_attention_of
 from tiered.connectors.transformers.pins import Pins, PinsEnded
 from tiered.connectors.transformers.scope import layer_windows
-from tiered.connectors.transformers.steering import Abandoned, Steering
+from tiered.connectors.transformers.steering import Abandoned, Steering, Told
 from tiered.errors import BlockNotResident
 from tiered.hashing.chain import Extras
-from tiered.hashing.scope import ModelScope
 from tiered.pool.pool import BlockPool
 from tiered.types import NO_HINTS, BlockId, Hints, Source, TenantId
-
-_SHAPES: Final = re.compile(r", (chunks of \d+)$")
-"""How the weights_version of a scope ends that GeneratorOptions.scope made."""
-
-
-class Reuse(enum.Enum):
-    """How finely cached KV is reused."""
-
-    EXACT = "exact"
-    """Whole prefill chunks: results equal those without a cache bit for bit."""
-    BLOCK = "block"
-    """Every full block: a little more reuse; results equal up to the rounding of other kernel shapes."""
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratorOptions:
-    """chunk_tokens: a multiple of the layout's block_tokens."""
-
-    chunk_tokens: int = 128
-    reuse: Reuse = Reuse.EXACT
-    storage: Literal["copy", "paged"] = "copy"
-    """copy: cached blocks are copied into a cache of transformers' own, and given back before anything is computed.
-    paged: they are read where they are until the answer is done; new tokens go to blocks of the request's own."""
-    pin_s: float = 20.0
-    """With paged storage: an answer that takes longer copies the blocks out after all and gives them back. Keep it
-    well below the pool's match_lease_s, when they would be taken back and the answer had to be computed anew."""
-    load_deadline_s: float = 5.0
-    verify: bool = True
-    """Check each block's checksum before its bytes are used: about 0.1 ms a MiB."""
-
-    def __post_init__(self) -> None:
-        if self.storage not in ("copy", "paged"):
-            raise ValueError(f"storage: {self.storage!r} is neither copy nor paged")
-        if self.storage == "paged" and self.reuse is Reuse.EXACT:
-            raise ValueError("storage: paged attention equals contiguous up to rounding; set reuse to Reuse.BLOCK")
-
-    def scope(self, plain: ModelScope) -> ModelScope:
-        """What to attach the client with, so that others who know its scope can name its blocks by their tokens."""
-        if self.reuse is not Reuse.EXACT:
-            return plain
-        return msgspec.structs.replace(plain, weights_version=f"{plain.weights_version}, {self.shapes}")
-
-    @property
-    def shapes(self) -> str:
-        """Chunks of another size are other bits: where bits count, they are part of what a block is."""
-        return f"chunks of {self.chunk_tokens}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,31 +91,6 @@ class _Answer:
     prefill_s: float
 
 
-@dataclass(slots=True)
-class _Told:
-    """The tokens of an answer up to now. What its caller was told of stays, also if the answer is computed anew.
-
-    is_heard: a token may be passed on at once, so none is told that may come from blocks whose pins had ended.
-    goes_on:  the caller wants more. first_at: when the first token was there.
-    """
-
-    steering: Steering
-    is_heard: bool
-    tokens: list[int] = field(default_factory=list)
-    goes_on: bool = True
-    first_at: float = 0.0
-
-    def add(self, logits: torch.Tensor, start: _Start) -> None:
-        """Errors: PinsEnded; nothing was chosen then."""
-        if self.is_heard and start.pins is not None:
-            start.pins.vouch()
-        token = self.steering.choose(logits)
-        if not self.tokens:
-            self.first_at = time.perf_counter()
-        self.tokens.append(token)
-        self.goes_on = self.steering.on_token(token, start.hit_tokens)
-
-
 class CachedGenerator:
     """``client`` may be None: the same engine without a cache. One request at a time, also of one model."""
 
@@ -174,14 +101,8 @@ class CachedGenerator:
         self._cache_argument = cache_argument(model)
         if self._paged and any(layer_windows(model)):
             raise ValueError("storage: paged attention sees all tokens, this model's a window; set it to copy")
-        if client is not None and self._options.chunk_tokens % client.layout.block_tokens:
-            raise ValueError(
-                f"chunk_tokens: {self._options.chunk_tokens} is no multiple of the layout's block_tokens, "
-                f"{client.layout.block_tokens}"
-            )
-        said = None if client is None else _SHAPES.search(client.scope.weights_version)
-        if said is not None and (self._options.reuse is not Reuse.EXACT or said[1] != self._options.shapes):
-            raise ValueError(f"reuse: the client's scope is that of engines with exactly {said[1]}; attach another")
+        if client is not None:
+            self._options.check(client.scope, block_tokens=client.layout.block_tokens)
 
     @torch.inference_mode()
     def generate(
@@ -203,8 +124,10 @@ class CachedGenerator:
         self._check(prompt, max_new_tokens)
         if keep_answer and self._paged:
             raise ValueError("keep_answer: paged storage keeps the prompt alone; set storage to copy")
-        told = _Told(steering or Steering(), is_heard=steering is not None)
-        ask = _Ask(prompt, tenant, self._with_shapes(extras), hints)
+        told = Told(steering or Steering(), is_heard=steering is not None)
+        if self._client is not None:
+            extras = self._options.extras(extras, self._client.scope)
+        ask = _Ask(prompt, tenant, extras, hints)
         started = time.perf_counter()
         capacity = len(prompt) + max_new_tokens
         with paged_attention_of(self._model) if self._paged else nullcontext():
@@ -213,7 +136,7 @@ class CachedGenerator:
                 answer = self._answer(prompt, start, max_new_tokens, stop_tokens, told)
             except PinsEnded:  # any doubt is a miss
                 if not told.is_heard:
-                    told = _Told(told.steering, is_heard=False)
+                    told = Told(told.steering, is_heard=False)
                 start = _Start(self._empty_cache(capacity))
                 answer = self._answer(prompt, start, max_new_tokens, stop_tokens, told)
         total_s = time.perf_counter() - started
@@ -240,7 +163,7 @@ class CachedGenerator:
         start: _Start,
         max_new_tokens: int,
         stop_tokens: frozenset[int],
-        told: _Told,
+        told: Told,
     ) -> _Answer:
         """Compute the answer, from the prompt on, and tell of what was not told before.
 
@@ -258,7 +181,9 @@ class CachedGenerator:
                     logits = self._forward(tokens[index - 1 : index], start)
                     digest.update(_bytes_of(logits))
                 if index == len(tokens):
-                    told.add(logits, start)
+                    if told.is_heard and start.pins is not None:
+                        start.pins.vouch()
+                    told.add(logits, start.hit_tokens)
                 if index == len(tokens) - 1 and (not told.goes_on or tokens[index] in stop_tokens):
                     break
             if start.pins is not None:
@@ -315,16 +240,6 @@ class CachedGenerator:
             n_blocks = verified_blocks(pool, loaded.block_ids, loaded.checksums)
         n_tokens = min(n_blocks * pool.layout.block_tokens, n_prompt - 1)
         return n_tokens - n_tokens % self._grain()
-
-    def _with_shapes(self, extras: Extras | None) -> Extras | None:
-        """Each block says how it was computed, unless the client's scope says so of all."""
-        options = self._options
-        if options.reuse is not Reuse.EXACT or self._client is None:
-            return extras
-        if _SHAPES.search(self._client.scope.weights_version):
-            return extras
-        plain = extras or Extras()
-        return msgspec.structs.replace(plain, salt=f"{plain.salt}\0{options.shapes}")
 
     def _grain(self) -> int:
         """Reused tokens are a multiple of this: the part of a block that is computed needs a block of its own."""

@@ -5,8 +5,9 @@ Owns what is asked and told at each step; refuses to know who asks, and what for
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -37,3 +38,26 @@ class Steering:
     choose: Callable[[torch.Tensor], int] = greedy
     on_token: Callable[[int, Mapping[Source, int]], bool] = lambda token, hit_tokens: True
     wanted: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class Told:
+    """The tokens of an answer up to now. What its caller was told of stays, also if the answer is computed anew.
+
+    is_heard: a token may be passed on at once, so none is to be told that may come from blocks whose pins had ended.
+    goes_on:  the caller wants more. first_at: when the first token was there, by ``time.perf_counter``.
+    """
+
+    steering: Steering
+    is_heard: bool
+    tokens: list[int] = field(default_factory=list)
+    goes_on: bool = True
+    first_at: float = 0.0
+
+    def add(self, logits: torch.Tensor, hit_tokens: Mapping[Source, int]) -> None:
+        """Choose the next token and tell of it."""
+        token = self.steering.choose(logits)
+        if not self.tokens:
+            self.first_at = time.perf_counter()
+        self.tokens.append(token)
+        self.goes_on = self.steering.on_token(token, hit_tokens)
