@@ -180,7 +180,10 @@ async def _part(
     """Engines first, so that what they asked for is counted; then the last words, while copies are written."""
     await local_server.stop()
     if drain_s > 0 and not membership.parted:
+        renewing = asyncio.create_task(membership.run())
         await drain.empty(timeout_s=drain_s)
+        renewing.cancel()
+        await asyncio.wait([renewing])
     await asyncio.gather(membership.leave(), hot.close(timeout_s=FLUSH_S))
 
 

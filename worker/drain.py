@@ -7,6 +7,7 @@ the engines beside us until the process is stopped; no other node counts on it t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -46,8 +47,12 @@ class DrainTask:
     _of: Epoch = NO_EPOCH
     """The life that drains, or has drained."""
     _ended: bool = False
+    _first: int | None = None
+    """Blocks to move when this drain first looked; None: it has not yet."""
+    _left: int = 0
     _idle: int = 0
     """Passes in a row that moved nothing."""
+    _is_put_off: bool = False
 
     async def run(self) -> None:
         """Look for ever whether a drain is asked for, or called off; and drain."""
@@ -61,36 +66,56 @@ class DrainTask:
             requests = await asyncio.to_thread(self.drains.all)
             self.hot.leaving = {node: Epoch(request.epoch) for node, request in requests.items()}
             await self._heed(requests.get(self.node))
+            self._is_put_off = False
         except TierError as error:
-            _log.debug("put off", error=str(error))
+            if self._of != NO_EPOCH and not self._ended and not self._is_put_off:
+                self._is_put_off = True
+                _log.warning("the drain waits for the shared state", node=self.node, error=str(error))
 
     async def empty(self, *, timeout_s: float) -> None:
-        """Move what no other place has, of an orderly stop: as much as goes within the time."""
-        self._begin(self.member.epoch)
+        """Drain of our own accord, of an orderly stop: as much as goes within the time.
+
+        Asked for like any other drain, so that of two nodes that stop at once neither trusts the other.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                while not await self._pass():
-                    pass
-        except (TimeoutError, TierError) as error:
-            _log.warning("stopped before all was moved", left=self.hot.drain.left_blocks, reason=str(error))
+                while not self._ended:
+                    await self._ask()
+                    await self.look()
+                    if not self._ended:
+                        await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            left = "unknown" if self._first is None else self._left
+            _log.warning("stopped before all was moved", node=self.node, left=left)
+
+    async def _ask(self) -> None:
+        """Unless it is asked already."""
+        epoch = self.member.epoch
+        if self._of == NO_EPOCH and epoch != NO_EPOCH:
+            with contextlib.suppress(TierError):  # the next look says that it waits
+                await asyncio.to_thread(self.drains.ask, self.node, epoch)
+                self._begin(epoch)
 
     async def _heed(self, request: DrainRequest | None) -> None:
-        epoch = NO_EPOCH if request is None else Epoch(request.epoch)
+        epoch, present = NO_EPOCH if request is None else Epoch(request.epoch), self.member.epoch
         if self._of != NO_EPOCH and epoch != self._of:
             await self._call_off()
         if epoch == NO_EPOCH or (epoch == self._of and self._ended):
             return
-        if epoch < self.member.epoch:
-            await asyncio.to_thread(self.drains.cancel, self.node)  # it was an earlier life's
-        elif epoch == self.member.epoch:
+        if epoch == self._of and present > epoch:  # its lease lapsed meanwhile, and it has joined again
+            await asyncio.to_thread(self.drains.ask, self.node, present)
+            self._of = epoch = present
+        if epoch < present:
+            await asyncio.to_thread(self.drains.cancel, self.node)  # it was another process's
+        elif epoch == present:
             if self._of == NO_EPOCH:
-                _log.info("draining", node=self.node, epoch=epoch)
                 self._begin(epoch)
             if await self._pass():
                 await self._leave()
 
     def _begin(self, epoch: Epoch) -> None:
-        self._of, self._ended, self._idle = epoch, False, 0
+        _log.info("draining", node=self.node, epoch=epoch)
+        self._of, self._ended, self._first, self._left, self._idle = epoch, False, None, 0, 0
         self.hot.draining = True
         self.hot.drain = DrainProgress(state=DrainState.DRAINING)
 
@@ -98,16 +123,17 @@ class DrainTask:
         """Copy what is in no other place; whether nothing is left to do. Errors: TierError; nothing is lost then."""
         await self.member.look_around()  # who has gone since the last heartbeat has nothing for us
         left = await self._alone()
-        before = self.hot.drain
-        first = before.left_blocks + before.moved_blocks
-        has_moved = first == 0 or len(left) < before.left_blocks
+        has_moved = self._first is None or len(left) < self._left
         self._idle = 0 if has_moved else self._idle + 1
+        self._left = len(left)
+        if self._first is None:
+            self._first = self._left
         ended = not left or self._idle >= PASSES_MAX
         self.hot.drain = DrainProgress(
             state=DrainState.DRAINED if ended else DrainState.DRAINING,
-            left_blocks=len(left),
-            moved_blocks=max(0, first - len(left)),
-            stuck_blocks=0 if has_moved else len(left),
+            left_blocks=self._left,
+            moved_blocks=max(0, self._first - self._left),
+            stuck_blocks=0 if has_moved else self._left,
         )
         if not ended:
             await copy_down(self.hot, left)
@@ -121,7 +147,7 @@ class DrainTask:
         await self.member.part()
 
     async def _call_off(self) -> None:
-        _log.info("the drain was called off", node=self.node)
+        _log.info("the drain was called off, or its request was lost", node=self.node)
         had_left, self._of, self._ended = self._ended, NO_EPOCH, False
         self.hot.draining = False
         self.hot.drain = DrainProgress()

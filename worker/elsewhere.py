@@ -5,11 +5,13 @@ Owns the question and the sending down. Who asks, and how often, is for a drain 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tiered.core.demote import copy_and_keep
+from tiered.errors import TierError
 from tiered.types import BlockHash, NodeId, Whereabouts
 from worker.hot_tier import HotTier
 
@@ -20,14 +22,27 @@ COPY_WAIT_S: Final = 1.0
 WRITTEN_S: Final = 5.0
 """For what was copied out to be in Redis; what is not by then is seen by the next look."""
 
+TRIES: Final = 5
+AGAIN_S: Final = 0.2
+"""A lookup's deadline is that of a request which waits; of thousands in a row one may miss it."""
+
 
 async def places_of(hot: HotTier, hashes: Sequence[BlockHash]) -> dict[BlockHash, Whereabouts]:
     """What the directory says of each. Errors: TierError."""
     places: dict[BlockHash, Whereabouts] = {}
     for start in range(0, len(hashes), LOOKUP_BLOCKS):
         batch = hashes[start : start + LOOKUP_BLOCKS]
-        places.update(zip(batch, await hot.lookup(batch), strict=True))
+        places.update(zip(batch, await _lookup(hot, batch), strict=True))
     return places
+
+
+async def _lookup(hot: HotTier, batch: Sequence[BlockHash]) -> Sequence[Whereabouts]:
+    for _ in range(TRIES - 1):
+        try:
+            return await hot.lookup(batch)
+        except TierError:
+            await asyncio.sleep(AGAIN_S)
+    return await hot.lookup(batch)
 
 
 def alone(hot: HotTier, places: Mapping[BlockHash, Whereabouts]) -> list[BlockHash]:

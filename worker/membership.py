@@ -150,14 +150,18 @@ class MembershipTask:
         self._lease_ends = self.announcer.speaks_until = sent_at + self.lease_ttl_s
 
     async def _rejoin_or_wait(self, reason: str) -> None:
-        """Fenced from here on, until it is a member again."""
+        """Fenced from here on, until it is a member again; for good, if it parts meanwhile."""
         self._lease_ends = 0.0
         self.announcer.fall_silent()
+        if self.parted:
+            return
         try:
             if not await self._is_usurped():
                 _log.warning("rejoining", node=self.info.node, epoch=self._life, reason=reason)
                 await self.join()
                 self.rejoins += 1
+                if self.parted:
+                    await self._say_goodbye()
             self._found()
         except TierError as error:
             self._lost(error)

@@ -47,7 +47,7 @@ def drain_command(
 
 
 def _watch(client: CoordinatorClient, node: str, *, timeout_s: float) -> DrainProgress:
-    """Errors: ConfigError when it takes longer; the drain goes on then."""
+    """Errors: ConfigError when it takes longer, and the drain goes on; or when it is asked for no more."""
     ends_at = time.monotonic() + timeout_s
     said = ""
     while True:
@@ -58,6 +58,12 @@ def _watch(client: CoordinatorClient, node: str, *, timeout_s: float) -> DrainPr
             said = line
         if progress.state is DrainState.DRAINED:
             return progress
+        if said and progress.state is DrainState.NONE:
+            raise ConfigError(
+                f"{said}, and it drains no more: somebody called it off, its worker was started anew, or Redis lost "
+                "the request; ask again",
+                field="node",
+            )
         if time.monotonic() >= ends_at:
             raise ConfigError(
                 f"--timeout: {node} is not empty after {timeout_s:g} s and goes on ({line}); wait longer, or call it "
