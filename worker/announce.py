@@ -93,4 +93,5 @@ class Announcer:
         else:
             members = await asyncio.to_thread(self.directory.members, self.node, ask.epoch, ask.partition)
             wrong = self._announcing.read(ask, members)
-            _log.warning("the directory was wrong; repairing it", partition=ask.partition, n_blocks=wrong)
+            if wrong:  # else only its digest was, or this life had ended meanwhile
+                _log.warning("the directory was wrong; repairing it", partition=ask.partition, n_blocks=wrong)

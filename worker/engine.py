@@ -7,6 +7,7 @@ connections come and go is the local server's business.
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from tiered import __version__
 from tiered.core.lease import Lease
@@ -61,6 +62,9 @@ WAIT_S_MAX = 60.0
 
 REPLY_S = 30.0
 """An engine that leaves its replies lying for this long is dropped, with all that it holds."""
+
+PROMPT_TOKENS_MAX: Final = 1 << 27
+"""No prompt is longer. It is added to sums that outlive the worker, and those have to stay within 64 bits."""
 
 _log = get_logger("worker.local")
 
@@ -185,6 +189,8 @@ class Engine:
     async def _match(self, request: Match) -> Matched:
         began = self._hot.clock.now()
         tenant = _tenant(request.tenant)
+        if not 0 <= request.asked_tokens <= PROMPT_TOKENS_MAX:
+            raise ValueError(f"asked_tokens: {request.asked_tokens} is not a prompt's length")
         with span("worker.match", parent=request.trace, node=self._node):
             lease, n_peer, n_redis = await self._hot.match(
                 connection=self._connection,

@@ -9,12 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.integration.processes import Place, temporary_place, until
+from tests.support.redis_server import settings_for
+from tiered.cluster.connection import command, connect
+from tiered.cluster.embedded import EmbeddedServer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes through /proc")
 
@@ -25,13 +30,13 @@ STOP_S = 10.0
 class Up:
     """A running `tiered up` whose words are collected in files."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *more: str, n_workers: int = N_WORKERS, **environ: str) -> None:
         self.place = place
         self._out, self._err = place.directory / "up.out", place.directory / "up.err"
-        argv = place.argv("up", "--port", "0", "--workers", str(N_WORKERS), "--hot-bytes", "16MiB")
-        argv += ["--redis-bytes", "64MiB"]
+        argv = place.argv("up", "--port", "0", "--workers", str(n_workers), "--hot-bytes", "16MiB")
+        argv += ["--redis-bytes", "64MiB", *more]
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(argv, env=place.env, stdout=out, stderr=err)
+            self.process = subprocess.Popen(argv, env={**place.env, **environ}, stdout=out, stderr=err)
         until(lambda: "Ctrl-C" in self.out or self.process.poll() is not None, "the cluster is up", deadline_s=100)
         assert self.process.poll() is None, self.err
 
@@ -89,6 +94,39 @@ def test_other_commands_find_the_cluster_and_ctrl_c_stops_all_of_it(up: Up) -> N
     assert not (up.place.directory / "cluster.json").exists()
     assert list((up.place.directory / "run").iterdir()) == []
     assert "Traceback" not in up.err
+
+
+def test_no_secret_of_a_config_file_is_on_a_command_line_and_each_is_in_force(
+    private_redis_server: EmbeddedServer,
+) -> None:
+    with closing(connect(settings_for(private_redis_server), timeout_s=5.0)) as root:
+        command(root, "CONFIG", "SET", "requirepass", "geheim-redis")
+    url = private_redis_server.url.replace("unix://", "unix://:geheim-redis@")
+    redis = f'redis = {{url = "{private_redis_server.url}", password = "geheim-redis"}}\n'
+    with temporary_place() as place:
+        config = place.directory / "tiered.toml"
+        config.write_text(
+            f'[coordinator]\nhttp.admin_token = "geheim-token"\n{redis}'
+            f'[worker]\ncluster.secret = "geheim-secret"\n{redis}'
+        )
+        config.chmod(0o600)
+        started = Up(place, "--config", str(config), n_workers=1, TIERED_REDIS_URL=url)
+        try:
+            running = place.running()
+            assert any("-m coordinator" in argv for argv in running.values())
+            [worker] = [pid for pid, argv in running.items() if "--node worker-1" in argv]
+            assert [argv for argv in running.values() if "geheim" in argv] == []
+            environ = Path(f"/proc/{worker}/environ").read_bytes().split(b"\0")
+            assert b"TIERED_WORKER_CLUSTER__SECRET=geheim-secret" in environ
+            api = started.state()["coordinator_url"]
+            asked = [
+                httpx.get(f"{api}/v1/nodes", headers=headers, trust_env=False).status_code
+                for headers in ({}, {"Authorization": "Bearer geheim-token"})
+            ]
+            assert asked == [401, 200]
+        finally:
+            started.process.kill()
+            started.process.wait(STOP_S)
 
 
 def test_ctrl_c_while_it_starts_stops_what_was_started() -> None:

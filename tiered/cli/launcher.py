@@ -30,7 +30,7 @@ from tiered.cli.cluster_file import (
 )
 from tiered.cli.embedded import LocalServer
 from tiered.cli.output import progress
-from tiered.cli.overrides import Overrides, as_flags
+from tiered.cli.overrides import Overrides, as_environment, as_flags
 from tiered.cli.paths import run_dir, runs_dir
 from tiered.cli.ports import HOST, choose_ports, free_ports
 from tiered.cli.process import Child, uninterrupted
@@ -50,8 +50,10 @@ SERVER_GRACE_S: Final = 2.0
 POLL_S: Final = 0.1
 WORKERS_MAX: Final = 64
 COORDINATORS_MAX: Final = 16
-SECRET_VARIABLE: Final = "TIERED_WORKER_CLUSTER__SECRET"
-COORDINATOR_SECRET_VARIABLE: Final = "TIERED_COORDINATOR_CLUSTER__SECRET"
+WORKER_PREFIX: Final = "TIERED_WORKER_"
+COORDINATOR_PREFIX: Final = "TIERED_COORDINATOR_"
+SECRET_VARIABLE: Final = f"{WORKER_PREFIX}CLUSTER__SECRET"
+COORDINATOR_SECRET_VARIABLE: Final = f"{COORDINATOR_PREFIX}CLUSTER__SECRET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +236,10 @@ class LocalCluster:
             **os.environ,
             SECRET_VARIABLE: secret,
             COORDINATOR_SECRET_VARIABLE: secret,  # it asks the workers why
-            "TIERED_WORKER_REDIS__URL": self.redis_url,
-            "TIERED_COORDINATOR_REDIS__URL": self.redis_url,
+            f"{WORKER_PREFIX}REDIS__URL": self.redis_url,
+            f"{COORDINATOR_PREFIX}REDIS__URL": self.redis_url,
+            **as_environment(self.plan.overrides.worker, prefix=WORKER_PREFIX),
+            **as_environment(self.plan.overrides.coordinator, prefix=COORDINATOR_PREFIX),
         }
 
     def _socket_path(self, name: str) -> Path:

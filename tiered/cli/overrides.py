@@ -6,15 +6,19 @@ and says.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tiered.config import mask_secrets
 from tiered.errors import ConfigError
 
 SERVICES: Final = ("worker", "coordinator")
+_SETTING: Final = re.compile(r"[a-z0-9]+(?:[._][a-z0-9]+)*")
+"""What a flag and an environment variable say alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,19 @@ def read_overrides(file: Path | None, assignments: Iterable[str]) -> Overrides:
 
 
 def as_flags(settings: Mapping[str, str]) -> list[str]:
-    """``--set key=value`` for each, in order."""
-    return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    """``--set key=value`` for each that anybody may see, in order: every user of the machine reads command lines."""
+    shown = [(key, value) for key, value in settings.items() if not _is_secret(key, value)]
+    return [part for key, value in shown for part in ("--set", f"{key}={value}")]
+
+
+def as_environment(settings: Mapping[str, str], *, prefix: str) -> dict[str, str]:
+    """The others, as the service reads them: ``TIERED_WORKER_CLUSTER__SECRET``."""
+    hidden = [(key, value) for key, value in settings.items() if _is_secret(key, value)]
+    return {prefix + key.upper().replace(".", "__"): value for key, value in hidden}
+
+
+def _is_secret(key: str, value: str) -> bool:
+    return key == "redis.url" or mask_secrets(key, value) != value
 
 
 def _place(merged: dict[str, dict[str, str]], key: str, value: str, *, where: str) -> None:
@@ -58,6 +73,14 @@ def _place(merged: dict[str, dict[str, str]], key: str, value: str, *, where: st
             "worker.pool.policy",
             field=key,
         )
+    if not _SETTING.fullmatch(setting):
+        raise ConfigError(
+            f"{key}: unknown setting (from {where}); keys are made of lower-case letters, digits, dots and single "
+            "underscores",
+            field=key,
+        )
+    if "\0" in value:
+        raise ConfigError(f"{key}: a null character (from {where}) is in no setting; leave it out", field=key)
     merged[service][setting] = value
 
 

@@ -120,7 +120,6 @@ def _retry_missing(core: CacheCore, op: LoadOp, lease: Lease) -> bool:
             op.origins = {i: choices for i, choices in op.origins.items() if i < index}
             break
     _ask(core, op, lease, [index for index in missing if index in op.slots])
-    _commit_run(core, op, lease)
     return bool(op.outstanding)
 
 

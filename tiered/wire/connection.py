@@ -8,13 +8,14 @@ own timeouts a socket is polled before each piece, and a piece is what has arriv
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Final, Generic, TypeVar
 
@@ -103,12 +104,17 @@ class Connection(Generic[M]):
                     left[0] = left[0][sent:]
 
     def receive_with_descriptor(self, *, timeout_s: float) -> tuple[M, int | None]:
-        """The next message and the descriptor that came with it, if one did."""
+        """The next message and the descriptor that came with it, if one did.
+
+        TierTimeout, TierUnavailable or ProtocolError; TierUnavailable also where this process may have no more files.
+        """
         with _closing_on_error(self, timeout_s) as deadline:
             prefix = bytearray(PREFIX.size)
             self._receive_within(deadline)
-            data, descriptors, _, _ = socket.recv_fds(self.sock, PREFIX.size, 1)
+            data, descriptors, flags, _ = socket.recv_fds(self.sock, PREFIX.size, 1)
             try:
+                if flags & socket.MSG_CTRUNC and not descriptors:  # the kernel says so, and drops it
+                    raise OSError(errno.EMFILE, "no room for the descriptor that came: too many open files")
                 if not data:
                     raise ConnectionResetError("closed by the other side")
                 prefix[: len(data)] = data
@@ -198,21 +204,24 @@ def _interval(deadline: float) -> bytes:
 
 def connect_unix(path: str, *, timeout_s: float) -> socket.socket:
     """A connected Unix socket; waits while too many others connect. Errors: TierUnavailable naming the path."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The kernel's timeout: with Python's own a listener whose backlog is full refuses at once.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _interval(time.monotonic() + timeout_s))
-    try:
-        sock.connect(path)
-    except OSError as error:
-        sock.close()
-        raise TierUnavailable(f"{path}: {error.strerror or error}") from error
-    return sock
+    with ExitStack() as undo:
+        try:
+            sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            # The kernel's timeout: with Python's own a listener whose backlog is full refuses at once.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _interval(time.monotonic() + timeout_s))
+            sock.connect(path)
+        except OSError as error:
+            raise TierUnavailable(f"{path}: {error.strerror or error}") from error
+        undo.pop_all()
+        return sock
 
 
 def connect_tcp(host: str, port: int, *, timeout_s: float) -> socket.socket:
     """A connected TCP socket without Nagle's delay. Errors: TierUnavailable naming the address."""
     try:
         sock = socket.create_connection((host, port), timeout=timeout_s)
+    except UnicodeError as error:  # of a name that cannot be one
+        raise TierUnavailable(f"{host}:{port}: no name of a machine") from error
     except OSError as error:
         raise TierUnavailable(f"{host}:{port}: {error.strerror or error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -10,6 +10,7 @@ import time
 from typing import Final
 
 from tiered.errors import ProtocolError, TierTimeout, TierUnavailable
+from tiered.types import NO_EPOCH
 from tiered.wire.auth import Handshake, Side, new_nonce, prove, proves
 from tiered.wire.connection import Connection
 from tiered.wire.messages import WIRE_MINOR, Challenge, Failure, PeerReply, Proof, Welcome
@@ -44,7 +45,7 @@ def introduce(
         if challenge.node != serving:
             raise PeerRefused("node", f"{name}: node {challenge.node!r} answers there now")
         if challenge.epoch != epoch:
-            raise PeerRefused("epoch", f"{name}: epoch {epoch} has ended, this is {challenge.epoch}")
+            raise PeerRefused("epoch", f"{name}: {not_that_life(epoch, challenge.epoch)}")
         connection.minor = challenge.minor
         handshake = Handshake(asking, serving, asking_nonce=new_nonce(), serving_nonce=challenge.nonce)
         if not handshake.is_sound():
@@ -59,6 +60,13 @@ def introduce(
     except BaseException:
         connection.close()
         raise
+
+
+def not_that_life(asked: int, current: int) -> str:
+    """Why a node whose epoch is ``current`` gives nothing of another one."""
+    if current == NO_EPOCH:
+        return f"it is fenced: its lease of epoch {asked} has lapsed"
+    return f"epoch {asked} has ended, this is {current}"
 
 
 def refusal(name: str, reply: PeerReply) -> PeerRefused | ProtocolError:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tiered.cli.launcher import ClusterPlan, LocalCluster
-from tiered.cli.overrides import as_flags, read_overrides
+from tiered.cli.overrides import as_environment, as_flags, read_overrides
 from tiered.cli.ports import HOST, choose_ports, free_ports
 from tiered.errors import ConfigError
 
@@ -67,12 +67,35 @@ def test_settings_are_sorted_by_service_and_flags_win_over_the_file(tmp_path: Pa
     assert as_flags(overrides.worker) == ["--set", "pool.policy=sieve", "--set", "pool.free_target=0.1"]
 
 
+def test_what_nobody_else_may_see_goes_by_the_environment_and_the_rest_by_flags() -> None:
+    said = {
+        "http.admin_token": "geheim",
+        "cluster.accepted_secret": "geheim",
+        "redis.password": "geheim",
+        "redis.url": "redis://h:1",
+        "tracing.endpoint": "http://me:geheim@h",
+        "http.port": "1",
+        "cluster.secret_file": "/run/secret",
+    }
+    overrides = read_overrides(None, [f"coordinator.{key}={value}" for key, value in said.items()])
+    assert as_flags(overrides.coordinator) == ["--set", "http.port=1", "--set", "cluster.secret_file=/run/secret"]
+    assert as_environment(overrides.coordinator, prefix="P_") == {
+        "P_HTTP__ADMIN_TOKEN": "geheim",
+        "P_CLUSTER__ACCEPTED_SECRET": "geheim",
+        "P_REDIS__PASSWORD": "geheim",
+        "P_REDIS__URL": "redis://h:1",
+        "P_TRACING__ENDPOINT": "http://me:geheim@h",
+    }
+
+
 @pytest.mark.parametrize(
     ("assignment", "sentence"),
     [
         ("pool.policy=lru", "pool.policy: unknown setting"),
         ("worker=1", "worker: unknown setting"),
         ("worker.pool.policy", "is not KEY=VALUE"),
+        ("coordinator.http.Admin_Token=x", "http.Admin_Token: unknown setting .* lower-case letters"),
+        ("coordinator.http__admin_token=x", "http__admin_token: unknown setting .* single underscores"),
     ],
 )
 def test_a_setting_of_no_service_is_refused(assignment: str, sentence: str) -> None:
@@ -86,6 +109,14 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=r"bad\.toml is not valid TOML"):
         read_overrides(file, [])
+
+
+def test_a_null_character_in_a_file_is_refused_by_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "tiered.toml"
+    file.write_text('[worker.cluster]\nsecret = "a\\u0000b"\n')
+    with pytest.raises(ConfigError, match=r"worker\.cluster\.secret: a null character") as refused:
+        read_overrides(file, [])
+    assert "a\0b" not in str(refused.value)
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
