@@ -146,6 +146,21 @@ class TenantStats(msgspec.Struct, frozen=True):
     limit_refused_blocks: int = 0
     saved_s: float = 0.0
 
+    def minus(self, earlier: TenantStats) -> TenantStats:
+        """With only what was counted after ``earlier``."""
+        return msgspec.structs.replace(
+            self,
+            tokens=self.tokens.minus(earlier.tokens),
+            evicted_blocks=self.evicted_blocks - earlier.evicted_blocks,
+            demoted_blocks=self.demoted_blocks - earlier.demoted_blocks,
+            refused_blocks=self.refused_blocks - earlier.refused_blocks,
+            reclaimed_blocks=self.reclaimed_blocks - earlier.reclaimed_blocks,
+            caused_blocks=self.caused_blocks - earlier.caused_blocks,
+            wanted_bytes=self.wanted_bytes - earlier.wanted_bytes,
+            limit_refused_blocks=self.limit_refused_blocks - earlier.limit_refused_blocks,
+            saved_s=self.saved_s - earlier.saved_s,
+        )
+
 
 class SourceRate(msgspec.Struct, frozen=True):
     """How fast blocks come from one kind of place, as measured: a fetch of n bytes takes latency_s + n / bytes_per_s.
@@ -179,6 +194,16 @@ class NodeTraffic(msgspec.Struct, frozen=True):
     redis_read_bytes: int = 0
     redis_written_bytes: int = 0
     breaker_open: int = 0
+
+    def minus(self, earlier: NodeTraffic) -> NodeTraffic:
+        """What was counted after ``earlier``, and the breaker as it is."""
+        return NodeTraffic(
+            peer_received_bytes=self.peer_received_bytes - earlier.peer_received_bytes,
+            peer_sent_bytes=self.peer_sent_bytes - earlier.peer_sent_bytes,
+            redis_read_bytes=self.redis_read_bytes - earlier.redis_read_bytes,
+            redis_written_bytes=self.redis_written_bytes - earlier.redis_written_bytes,
+            breaker_open=self.breaker_open,
+        )
 
 
 class DrainState(enum.StrEnum):

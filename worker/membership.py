@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import msgspec
 
@@ -25,11 +24,9 @@ from tiered.cluster.membership import Membership
 from tiered.errors import OwnershipError, TierError
 from tiered.jobs import PeerAddress
 from tiered.log import get_logger
-from tiered.types import NO_EPOCH, Epoch, NodeId, NodeInfo, NodeStats, NodeView, TokenCounts
+from tiered.types import NO_EPOCH, Epoch, NodeId, NodeInfo, NodeStats, NodeView, TenantStats
 from worker.announce import Announcer
 from worker.hot_tier import HotTier
-
-Tokens: TypeAlias = Mapping[str, TokenCounts]
 
 _log = get_logger("worker.membership")
 
@@ -52,10 +49,10 @@ class MembershipTask:
     _heard_at: float = 0.0
     """When what renewed the lease last was sent; at first, when this began."""
     _usurper: NodeInfo | None = None
-    _published: Tokens = field(default_factory=dict)
+    _published: NodeStats = field(default_factory=NodeStats)
     """What this process had counted in all when it was last heard."""
-    _before: Tokens = field(default_factory=dict)
-    """The part of it that belongs to earlier lives."""
+    _before: NodeStats = field(default_factory=NodeStats)
+    """The same as earlier lives told it: what they counted is theirs."""
 
     def __post_init__(self) -> None:
         self._heard_at = self.clock.now()
@@ -143,7 +140,7 @@ class MembershipTask:
         )
         if self._lease_ends == ends:  # else it has left, or joined again, while this was on its way
             self._lasts_from(sent_at)
-        self._published = {tenant: of.tokens for tenant, of in stats.tenants.items()}
+        self._published = stats
 
     def _lasts_from(self, sent_at: float) -> None:
         self._heard_at = sent_at
@@ -208,13 +205,11 @@ class MembershipTask:
         self.connected = False
 
 
-def since(stats: NodeStats, before: Tokens) -> NodeStats:
-    """The stats with only those tokens that were counted after ``before``."""
-    tenants = {
-        tenant: msgspec.structs.replace(of, tokens=of.tokens.minus(before.get(tenant, TokenCounts())))
-        for tenant, of in stats.tenants.items()
-    }
-    return msgspec.structs.replace(stats, tenants=tenants)
+def since(stats: NodeStats, before: NodeStats) -> NodeStats:
+    """The stats with only what was counted after ``before``."""
+    nothing = TenantStats()
+    tenants = {tenant: of.minus(before.tenants.get(tenant, nothing)) for tenant, of in stats.tenants.items()}
+    return msgspec.structs.replace(stats, tenants=tenants, traffic=stats.traffic.minus(before.traffic))
 
 
 def live_peers(views: list[NodeView], *, but: str) -> Mapping[NodeId, PeerAddress]:

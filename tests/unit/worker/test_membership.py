@@ -20,6 +20,7 @@ from tiered.types import (
     NodeId,
     NodeInfo,
     NodeStats,
+    NodeTraffic,
     NodeView,
     TenantId,
     TenantStats,
@@ -362,11 +363,22 @@ def test_leaving_a_shared_state_that_is_gone_is_no_error() -> None:
     assert shared.left == []
 
 
-def test_only_tokens_are_taken_off_what_earlier_lives_counted() -> None:
-    left = since(stats(red=10, blue=3), {RED: TokenCounts(asked=4, missed=4)})
+def test_all_that_is_counted_is_taken_off_what_earlier_lives_counted_and_nothing_else() -> None:
+    left = since(stats(red=10, blue=3), stats(red=4))
     assert left.tenants[RED].tokens == TokenCounts(asked=6, missed=6)
     assert left.tenants[BLUE].tokens == TokenCounts(asked=3, missed=3)
     assert left.tenants[RED].hot_blocks == 7
+
+
+def test_a_new_life_publishes_no_counter_of_the_one_before() -> None:
+    """By the field: one that is added and forgotten here is found."""
+    states = {"hot_blocks", "hot_bytes", "hot_limit_bytes", "hot_reserved_bytes", "seconds", "curve", "tokens"}
+    of = TenantStats(**{name: 3 for name in TenantStats.__struct_fields__ if name not in states})
+    traffic = NodeTraffic(**dict.fromkeys(NodeTraffic.__struct_fields__, 1))
+    counted = NodeStats(tenants={RED: of}, traffic=traffic)
+    left = since(counted, counted)
+    assert left.tenants[RED] == TenantStats()
+    assert left.traffic == NodeTraffic(breaker_open=1)
 
 
 def test_peers_are_the_others_whose_lease_runs() -> None:
