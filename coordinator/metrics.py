@@ -66,6 +66,7 @@ def _tenant_families(view: ClusterView, labels: TenantLabels) -> Iterator[Metric
     tenants = {tenant.policy.tenant: tenant for tenant in view.tenants}
     label_of = labels.of({name: tenant.tokens.asked for name, tenant in tenants.items()})
     groups = grouped(tenants, label_of)
+    yield series.CLUSTER_TOKENS.by({name: sum(map(n, tenants.values())) for name, n in _OUTCOMES.items()})
     yield series.ASKED.by({label: sum(map(_asked, group)) for label, group in groups.items()})
     for each, numbers in _SUMS:
         yield each.of(
@@ -87,8 +88,12 @@ _Number: TypeAlias = Callable[[TenantView], float]
 
 _asked: Final = attrgetter("tokens.asked")
 
+_OUTCOMES: Final[Mapping[str, _Number]] = {
+    outcome: attrgetter(f"tokens.{outcome}") for outcome in (*map(str, Source), "missed")
+}
+
 _SUMS: Final[tuple[tuple[Series, Mapping[str, _Number]], ...]] = (
-    (series.TOKENS, {outcome: attrgetter(f"tokens.{outcome}") for outcome in (*map(str, Source), "missed")}),
+    (series.TOKENS, _OUTCOMES),
     (series.HELD, {"hot": attrgetter("hot.used_bytes"), "redis": attrgetter("redis.used_bytes")}),
     (
         series.RESERVED,

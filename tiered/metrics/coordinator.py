@@ -25,6 +25,11 @@ NODES_LOST: Final = _counter(
 
 # Tenants.
 
+CLUSTER_TOKENS: Final = _counter(
+    "tiered_cluster_tokens_total",
+    "The sum of tiered_tenant_tokens_total over all tenants, however many of them have no label of their own",
+    "outcome",
+)
 TOKENS: Final = _counter(
     "tiered_tenant_tokens_total",
     "As tiered_tokens_total of the workers, over all nodes and all their lives",

@@ -36,6 +36,7 @@ def test_the_documented_families_are_exported() -> None:
         'tiered_tenant_tokens_total{outcome="peer",tenant="a"} 1.0',
         'tiered_tenant_tokens_total{outcome="redis",tenant="a"} 2.0',
         'tiered_tenant_tokens_total{outcome="missed",tenant="a"} 3.0',
+        'tiered_cluster_tokens_total{outcome="hot"} 5.0',
         'tiered_tenant_bytes{tenant="a",tier="hot"} 200.0',
         'tiered_tenant_bytes{tenant="a",tier="redis"} 64.0',
         'tiered_node_up{node="n1"} 1.0',
@@ -100,7 +101,11 @@ def test_no_counter_falls_while_a_thousand_tenants_and_their_nodes_come_and_go()
             if sample.name.endswith("_tokens_total")
         }
         assert [key for key, value in before.items() if now[key] < value] == []
-        for name in ("tiered_tenant_asked_tokens_total", "tiered_tenant_tokens_total"):
+        for name in (
+            "tiered_tenant_asked_tokens_total",
+            "tiered_tenant_tokens_total",
+            "tiered_cluster_tokens_total",
+        ):
             assert sum(value for key, value in now.items() if key[0] == name) == asked
         before = now
 

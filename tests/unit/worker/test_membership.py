@@ -373,8 +373,8 @@ def test_all_that_is_counted_is_taken_off_what_earlier_lives_counted_and_nothing
 def test_a_new_life_publishes_no_counter_of_the_one_before() -> None:
     """By the field: one that is added and forgotten here is found."""
     states = {"hot_blocks", "hot_bytes", "hot_limit_bytes", "hot_reserved_bytes", "seconds", "curve", "tokens"}
-    of = TenantStats(**{name: 3 for name in TenantStats.__struct_fields__ if name not in states})
-    traffic = NodeTraffic(**dict.fromkeys(NodeTraffic.__struct_fields__, 1))
+    of = msgspec.convert({name: 3 for name in TenantStats.__struct_fields__ if name not in states}, TenantStats)
+    traffic = msgspec.convert(dict.fromkeys(NodeTraffic.__struct_fields__, 1), NodeTraffic)
     counted = NodeStats(tenants={RED: of}, traffic=traffic)
     left = since(counted, counted)
     assert left.tenants[RED] == TenantStats()
