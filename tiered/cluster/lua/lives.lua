@@ -24,7 +24,7 @@ local SUM_MAX = 2 ^ 53
 
 local function add_retired(retired, name, tokens)
   local sum = (tonumber(redis.call('HGET', retired, name) or '') or 0) + tokens
-  if tokens ~= 0 and math.abs(sum) <= SUM_MAX then
+  if tokens > 0 and sum <= SUM_MAX then
     redis.call('HSET', retired, name, string.format('%.0f', sum))
   end
 end
