@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from tiered.cluster.clears import ClearRequest, Clears
-from tiered.core.clear import blocks_of_prefix, blocks_of_scope, blocks_of_tenant, clear
+from tiered.core.clear import Steps, Wanted, clear, of_prefix, of_scope, of_tenant, resident
 from tiered.core.core import CacheCore
 from tiered.errors import TierError
 from tiered.log import get_logger
@@ -22,13 +22,14 @@ from worker.hot_tier import HotTier
 POLL_S: Final = 0.5
 
 _log = get_logger("worker.clear")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class _Clearing:
-    """left: blocks that were here, and were in use. tenant: who lets go of them, None for all."""
+    """left: blocks that were here, and are to go. tenant: who lets go of them, None for all."""
 
-    left: set[BlockHash]
+    left: list[BlockHash]
     tenant: TenantId | None
 
 
@@ -48,27 +49,35 @@ class ClearTask:
         if self.hot.pool is None:
             return
         try:
-            self._begin(await asyncio.to_thread(self.clears.standing))
+            await self._begin(await asyncio.to_thread(self.clears.standing))
         except TierError as error:
             _log.debug("requests to clear not read", error=str(error))
-        core = self.hot.core
         for clearing in self._seen.values():
-            clearing.left = clear(core, clearing.left, tenant=clearing.tenant)
-        self.hot.turn()
+            clearing.left = await self._between_others(clear(self.hot.core, clearing.left, tenant=clearing.tenant))
 
-    def _begin(self, standing: Mapping[int, ClearRequest]) -> None:
+    async def _begin(self, standing: Mapping[int, ClearRequest]) -> None:
         self._seen = {n: clearing for n, clearing in self._seen.items() if clearing.left or n in standing}
         for number, request in standing.items():
             if number not in self._seen:
-                self._seen[number] = _clearing(self.hot.core, request)
-                _log.info("clearing", what=request.what, name=request.name, blocks=len(self._seen[number].left))
+                found = await self._between_others(resident(self.hot.core, _wanted(self.hot.core, request)))
+                tenant = TenantId(request.name) if request.what == "tenant" else None
+                self._seen[number] = _Clearing(found, tenant)
+                _log.info("clearing", what=request.what, name=request.name, blocks=len(found))
+
+    async def _between_others(self, steps: Steps[T]) -> T:
+        """What comes of them; whoever else waits for the loop has a turn after each."""
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                done: T = end.value
+                return done
+            self.hot.turn()
+            await asyncio.sleep(0)
 
 
-def _clearing(core: CacheCore, request: ClearRequest) -> _Clearing:
+def _wanted(core: CacheCore, request: ClearRequest) -> Wanted:
     if request.what == "tenant":
-        tenant = TenantId(request.name)
-        return _Clearing(blocks_of_tenant(core, tenant), tenant)
+        return of_tenant(TenantId(request.name))
     name = bytes.fromhex(request.name)
-    if request.what == "prefix":
-        return _Clearing(blocks_of_prefix(core, BlockHash(name)), None)
-    return _Clearing(blocks_of_scope(core, name), None)
+    return of_prefix(core, BlockHash(name)) if request.what == "prefix" else of_scope(name)
