@@ -6,22 +6,32 @@ path means that the loop turns.
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from tiered.errors import ConfigError, TierError
+from tiered.errors import TierError
+from tiered.log import get_logger
+from worker.listening import cannot_listen, family_of
 from worker.readiness import Readiness
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+STEP_S: Final = 10.0
+"""A client that says or takes nothing for this long is left: each holds a thread and a descriptor."""
+
+_log = get_logger("worker.http")
 
 
 class HttpServer:
@@ -29,15 +39,10 @@ class HttpServer:
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, look: Callable[[], Readiness]) -> None:
         try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-            kind = _Server6 if family == socket.AF_INET6 else _Server
+            kind = _Server6 if family_of(host, port) == socket.AF_INET6 else _Server
             self._server: WSGIServer = make_server(host, port, _app(registry, look), kind, _Silent)
         except OSError as error:
-            raise ConfigError(
-                f"node.metrics_port: cannot listen on {host}:{port}: {error.strerror}; "
-                "choose a free port, or 0 for any",
-                field="node.metrics_port",
-            ) from None
+            raise cannot_listen(error, host, port, names="node.metrics") from None
         self.port = int(self._server.server_port)
         threading.Thread(target=self._server.serve_forever, name="http", daemon=True).start()
 
@@ -49,14 +54,43 @@ class HttpServer:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away or says nothing is none; of another, one line."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            _log.error("a request was not answered", client=str(client_address), error=repr(error))
+
 
 class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
 class _Silent(WSGIRequestHandler):
+    timeout = STEP_S
+
+    def setup(self) -> None:
+        super().setup()
+        self.wfile = _Answer(self.connection)
+
     def log_message(self, *args: Any) -> None:
         """A request is no event."""
+
+
+class _Answer(io.BufferedIOBase):
+    """On its way to a client: one that does not take it has gone, which wsgiref says nothing of."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        try:
+            self._sock.sendall(data)
+        except TimeoutError as error:
+            raise ConnectionAbortedError(errno.ECONNABORTED, "it does not read") from error
+        return len(data)
 
 
 def _app(registry: CollectorRegistry, look: Callable[[], Readiness]) -> WSGIApplication:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tiered.codec.frame import CODEC_NONE, BlockHeader, checksum_of, encode_header
-from tiered.errors import ConfigError, ProtocolError, TieredError, TierTimeout, VersionMismatch
+from tiered.errors import ProtocolError, TieredError, TierTimeout, VersionMismatch
 from tiered.hashing.chain import split_hashes
 from tiered.log import get_logger
 from tiered.pool.pool import BlockPool
@@ -24,7 +24,7 @@ from tiered.types import BlockHash, BlockId
 from tiered.wire.auth import Handshake, Side, new_nonce, prove, proves
 from tiered.wire.connection import Connection
 from tiered.wire.framing import PEER_REQUESTS
-from tiered.wire.handshake import HANDSHAKE_BYTES_MAX, left_until
+from tiered.wire.handshake import HANDSHAKE_BYTES_MAX, left_until, not_that_life
 from tiered.wire.messages import (
     WIRE_MINOR,
     Challenge,
@@ -39,6 +39,7 @@ from tiered.wire.messages import (
     Welcome,
 )
 from worker.hot_tier import LEND_LEASE_S, Lent
+from worker.listening import cannot_listen, family_of
 from worker.peer_slots import PeerSlots
 
 IDLE_S: Final = 300.0
@@ -69,7 +70,7 @@ WARN_AGAIN_S: Final = 30.0
 
 REFUSALS: Final = ("secret", "unproven", "epoch", "protocol", "version", "busy")
 """The secret does not match; gone without a proof, in time or at all; a fetch from an epoch that has ended; what was
-said is not of this protocol, or of another version of it; no room."""
+said is not of this protocol, or of another version of it; no room, or no thread."""
 
 _log = get_logger("worker.peer")
 
@@ -155,12 +156,18 @@ class PeerServer:
                 self._slots.leave(sock)
                 sock.close()
                 return
-            threading.Thread(target=self._serve, args=(sock, name), name=f"peer-{name}", daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(sock, name), name=f"peer-{name}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # the machine, or our cgroup, has no more
+                self._slots.leave(sock)
+                sock.close()
+                self._refuse("busy", name, str(error))
 
     def _serve(self, sock: socket.socket, name: str) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection: Connection[PeerRequest] = Connection(sock, PEER_REQUESTS, name=name)
         try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._welcome(connection):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 while self._answer_next(connection):
@@ -169,7 +176,7 @@ class PeerServer:
             self._refuse("version", name, str(error))
         except ProtocolError as error:
             self._refuse("protocol", name, str(error))
-        except TieredError as error:
+        except (TieredError, OSError) as error:
             _log.debug("peer gone", peer=name, error=str(error))
         finally:
             self._slots.leave(sock)
@@ -223,7 +230,7 @@ class PeerServer:
             raise ProtocolError(f"unexpected {type(request).__name__}")
         epoch = self._lending.epoch()
         if request.epoch != epoch:
-            failure = Failure("epoch", f"epoch {request.epoch} has ended, this is {epoch}")
+            failure = Failure("epoch", not_that_life(request.epoch, epoch))
             self._refuse("epoch", connection.name, failure.message)
             connection.send(failure, timeout_s=self._timeout_s)
             return
@@ -302,9 +309,8 @@ def _reader(pool: BlockPool) -> Callable[[BlockId], memoryview]:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), backlog=BACKLOG)
+        family = family_of(host, port)
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # :: takes IPv4 too, as the HTTP ports do
+        return socket.create_server((host, port), family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise ConfigError(
-            f"node.peer_port: cannot listen on {host}:{port}: {error.strerror}; choose a free port, or 0 for any",
-            field="node.peer_port",
-        ) from None
+        raise cannot_listen(error, host, port, names="node.peer") from None

@@ -65,7 +65,7 @@ def introduce(
 def not_that_life(asked: int, current: int) -> str:
     """Why a node whose epoch is ``current`` gives nothing of another one."""
     if current == NO_EPOCH:
-        return f"it is fenced: its lease of epoch {asked} has lapsed"
+        return "the node is fenced: its lease has lapsed"
     return f"epoch {asked} has ended, this is {current}"
 
 

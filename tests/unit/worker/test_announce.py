@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -30,6 +30,10 @@ class FakeDirectory:
         self.down = False
         self.deaf = False
         """It answers, but for this partition's server."""
+        self.digest: Digest | None = None
+        """What it has lost; None while it is right."""
+        self.read_by: Callable[[], object] = lambda: None
+        """What happens while its set is read."""
 
     def hear(self, node: NodeId, epoch: Epoch, said: Sequence[Announcement]) -> list[Heard | None]:
         self._require_up()
@@ -42,10 +46,11 @@ class FakeDirectory:
 
     def digests(self, node: NodeId, epoch: Epoch) -> list[Digest | None]:
         self._require_up()
-        return [digest_of(self.held)]
+        return [self.digest or digest_of(self.held)]
 
     def members(self, node: NodeId, epoch: Epoch, partition: int) -> set[BlockHash]:
         self._require_up()
+        self.read_by()
         return set(self.held)
 
     def _require_up(self) -> None:
@@ -149,3 +154,24 @@ def test_a_difference_that_stands_is_repaired_and_said(caplog: pytest.LogCapture
     assert directory.held == {A, B}
     assert announcer.counters().repairs == 1
     assert announcer.counters().repaired_blocks == 2
+    assert [record.getMessage().count("the directory was wrong") for record in caplog.records] == [1]
+
+
+def test_nothing_is_said_to_be_wrong_where_only_the_digest_was_or_the_life_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    announcer, directory, _, clock = make(A, B)
+    deliver(announcer)
+    directory.digest = Digest(7, 7)
+    for _ in range(2):
+        clock.advance(CHECK_S)
+        deliver(announcer)
+    assert announcer.counters().repairs == 1
+    directory.digest = None
+    directory.held = {B, C}
+    directory.read_by = announcer.fall_silent
+    for _ in range(2):
+        clock.advance(CHECK_S)
+        deliver(announcer)
+    assert announcer.counters().repairs == 1
+    assert caplog.records == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +13,8 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+import worker.http_server
+from tests.support.worker_process import until
 from tiered.errors import ConfigError, TierTimeout
 from tiered.types import NO_EPOCH, Epoch
 from worker.http_server import HttpServer
@@ -84,6 +88,62 @@ def test_it_listens_on_ipv6_too() -> None:
         pytest.skip("this machine has no ::1")
     with serving(lambda: READY, "::1") as http:
         assert http.get("/readyz").status_code == 200
+
+
+def test_a_client_that_says_nothing_or_reads_nothing_is_left_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(worker.http_server._Silent, "timeout", 0.3)
+
+    def answer_large(*_: object) -> object:
+        def app(environ: object, start_response: Callable[..., object]) -> list[bytes]:
+            start_response("200 OK", [])
+            return [bytes(64 << 20)]
+
+        return app
+
+    monkeypatch.setattr(worker.http_server, "_app", answer_large)
+    with serving(lambda: READY) as http:
+        there = (http.base_url.host, http.base_url.port)
+        for said in (b"", b"GET /met", b"GET / HTTP/1.1\r\nHost: w"):
+            with socket.create_connection(there, timeout=10.0) as silent:
+                silent.sendall(said)
+                assert silent.recv(1) == b""
+        with socket.create_connection(there, timeout=10.0) as deaf:
+            deaf.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            until(answering, "it is answered")
+            until(lambda: not answering(), "it was left")
+        with socket.create_connection(there, timeout=10.0) as gone:
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
+            gone.sendall(b"GET /")
+            until(answering, "it is read from")
+        until(lambda: not answering(), "it was left")
+    assert capfd.readouterr().err == ""
+    assert caplog.records == []
+
+
+def answering() -> bool:
+    return any("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_what_goes_wrong_with_a_request_is_one_line(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def start_late(thread: threading.Thread) -> None:
+        if "process_request_thread" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with serving(lambda: READY) as http:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", start_late)
+            with pytest.raises(httpx.TransportError):
+                http.get("/healthz")
+        assert http.get("/healthz").status_code == 200
+    assert "can't start new thread" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err + caplog.text
 
 
 def test_a_port_in_use_is_named() -> None:

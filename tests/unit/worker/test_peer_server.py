@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -13,12 +14,12 @@ import pytest
 import worker.peer_server
 from tests.support.content import LAYOUT, SCOPE, TENANT, hashes_of, prompt, right_bytes
 from tests.support.worker_process import until
-from tiered.errors import ProtocolError, TierUnavailable
+from tiered.errors import ConfigError, ProtocolError, TierUnavailable
 from tiered.hashing.scope import scope_id, tenant_label
 from tiered.jobs import PeerAddress
 from tiered.pool.pool import BlockPool
 from tiered.tiers.peer import PeerTier
-from tiered.types import BlockHash, BlockId, Epoch, Happening, LeaseId, Told
+from tiered.types import NO_EPOCH, BlockHash, BlockId, Epoch, Happening, LeaseId, Told
 from tiered.wire.auth import Handshake, Side, new_nonce, prove
 from tiered.wire.connection import Connection, connect_tcp
 from tiered.wire.framing import PEER_REPLIES, PREFIX, FrameReader
@@ -114,6 +115,64 @@ def test_a_want_of_descriptors_passes() -> None:
         server.start()
         assert None not in fetch(tier, address)
         assert listener.n_failures == 0
+
+
+def test_a_want_of_threads_passes_and_costs_that_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, n_failures = threading.Thread.start, 1
+
+    def start_late(thread: threading.Thread) -> None:
+        nonlocal n_failures
+        if thread.name.startswith("peer-127") and n_failures:
+            n_failures -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    with serving() as (server, _, tier, address):
+        server.start()
+        with closing(opened(server.port)) as connection, pytest.raises(TierUnavailable):
+            connection.receive(timeout_s=5.0)
+        assert n_failures == 0
+        assert server._slots._open == set()
+        until(lambda: server.counters().refused["busy"] == 1, "counted")
+        assert None not in fetch(tier, address)
+
+
+def test_it_listens_on_ipv6_too_and_then_on_every_address_of_either_kind() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no ::1")
+    for host, reached_at in (("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])):
+        server = PeerServer(host, 0, Lending(), node="w1", secrets=("s",), timeout_s=5.0)
+        server.start()
+        try:
+            for at in reached_at:
+                with closing(PeerTier("w2", "s", timeout_s=5.0)) as tier:
+                    assert None not in fetch(tier, PeerAddress("w1", Epoch(3), at, server.port)), (host, at)
+        finally:
+            server.stop()
+
+
+def test_where_it_cannot_listen_it_says_which_setting_and_why() -> None:
+    def refusal(host: str, port: int) -> ConfigError:
+        with pytest.raises(ConfigError) as caught:
+            PeerServer(host, port, Lending(), node="w1", secrets=("s",), timeout_s=5.0)
+        return caught.value
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        in_use = refusal("127.0.0.1", port)
+    elsewhere, nowhere = refusal("192.0.2.1", 0), refusal("." * 3, 0)
+    assert (in_use.field, elsewhere.field, nowhere.field) == ("node.peer_port", "node.peer_host", "node.peer_host")
+    assert str(in_use) == (
+        f"node.peer_port: cannot listen on 127.0.0.1:{port}: Address already in use; stop what listens there, or "
+        "choose a free port, or 0 for any"
+    )
+    assert str(elsewhere) == (
+        "node.peer_host: cannot listen on 192.0.2.1:0: Cannot assign requested address; "
+        "use an address of this machine"
+    )
 
 
 def test_no_block_is_sent_after_the_lease_it_was_lent_under(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,6 +350,22 @@ def test_an_epoch_of_another_life_is_refused_and_counted() -> None:
             assert good == Holding((), LAYOUT.block_bytes)
         assert server.counters().refused["epoch"] == 1
         until(lambda: lending.lent == 0, "taken back")
+
+
+def test_a_fenced_node_says_that_it_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as (server, lending, tier, address):
+        server.start()
+        assert None not in fetch(tier, address)
+        monkeypatch.setattr(lending, "epoch", lambda: NO_EPOCH)
+        fenced = pytest.raises(PeerRefused, match="the node is fenced: its lease has lapsed")
+        with closing(opened(server.port)) as connection, fenced as fresh:
+            proven(connection, "s")
+        assert fresh.value.reason == "epoch"
+        kept = tier._borrow(address)
+        assert kept is not None
+        reply = kept.call(Fetch(epoch=3, scope_id=ROOT, hashes=HASHES[0]), timeout_s=5.0)
+        kept.close()
+        assert reply == Failure("epoch", "the node is fenced: its lease has lapsed")
 
 
 def test_an_address_that_serves_another_node_now_gives_nothing() -> None:
