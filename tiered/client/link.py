@@ -81,6 +81,8 @@ def _refusal(reply: EngineReply, name: str, scope: ModelScope) -> TieredError:
 
 def _open_pool(attached: Attached, descriptor: int | None) -> BlockPool:
     """Map the worker's memory. Errors: TieredError; the descriptor is closed then."""
+    if descriptor is None and not attached.handle:
+        raise TierUnavailable(f"{attached.device}: no memory came with the worker's answer")
     if descriptor is None:
         try:
             return open_cuda_handle(attached.handle, attached.layout, attached.n_blocks, name=attached.pool)

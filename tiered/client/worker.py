@@ -54,14 +54,26 @@ class Worker:
         self._call_timeout_s = call_timeout_s
         self._attachments = itertools.count(1)
         self._closed = threading.Event()
+        self._lacks_thread = False
 
     def attach(self) -> None:
         """Now. Errors: LayoutMismatch; TierUnavailable or TierTimeout when no worker answers there."""
         self.link = self._open_link()
 
     def attach_later(self, *, first_s: float = 0.0) -> None:
-        """Until it works, in a thread of its own: no request ever waits for a worker to come back."""
-        threading.Thread(target=self._attach_again, args=(first_s,), name="attach-again", daemon=True).start()
+        """Until it works, in a thread of its own: no request ever waits for a worker to come back.
+
+        Where no thread is to be had now, the next call tries again to start it.
+        """
+        thread = threading.Thread(target=self._attach_again, args=(first_s,), name="attach-again", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._lacks_thread:
+                _log.warning("not attached: going on without a cache", socket=self._path, reason=str(error))
+            self._lacks_thread = True
+        else:
+            self._lacks_thread = False
 
     def close(self) -> None:
         """For good."""
@@ -84,6 +96,8 @@ class Worker:
         timeout_s: where the request names a wait of its own.
         """
         if self.link is None:
+            if self._lacks_thread:
+                self.attach_later()
             return None
         asked = type(request).__name__
         try:
@@ -129,7 +143,7 @@ class Worker:
             wait_s = min(max(2 * wait_s, RETRY_FIRST_S), RETRY_MAX_S)
             try:
                 link = self._open_link()
-            except TieredError as error:
+            except (TieredError, OSError) as error:
                 if str(error) != said:  # a worker that is away is said once, and so is one of another model
                     _log.warning("not attached; going on without a cache", socket=self._path, reason=str(error))
                     said = str(error)

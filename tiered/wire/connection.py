@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Generic, TypeVar
 
@@ -113,8 +113,8 @@ class Connection(Generic[M]):
             self._receive_within(deadline)
             data, descriptors, flags, _ = socket.recv_fds(self.sock, PREFIX.size, 1)
             try:
-                if flags & socket.MSG_CTRUNC and not descriptors:  # the kernel says so, and drops it
-                    raise OSError(errno.EMFILE, "no room for the descriptor that came: too many open files")
+                if flags & socket.MSG_CTRUNC and not descriptors:  # all that the kernel says where it drops one
+                    raise OSError(errno.EMFILE, "Too many open files: the descriptor that came was not taken")
                 if not data:
                     raise ConnectionResetError("closed by the other side")
                 prefix[: len(data)] = data
@@ -204,16 +204,18 @@ def _interval(deadline: float) -> bytes:
 
 def connect_unix(path: str, *, timeout_s: float) -> socket.socket:
     """A connected Unix socket; waits while too many others connect. Errors: TierUnavailable naming the path."""
-    with ExitStack() as undo:
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
             # The kernel's timeout: with Python's own a listener whose backlog is full refuses at once.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _interval(time.monotonic() + timeout_s))
             sock.connect(path)
-        except OSError as error:
-            raise TierUnavailable(f"{path}: {error.strerror or error}") from error
-        undo.pop_all()
-        return sock
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise TierUnavailable(f"{path}: {error.strerror or error}") from error
+    return sock
 
 
 def connect_tcp(host: str, port: int, *, timeout_s: float) -> socket.socket:

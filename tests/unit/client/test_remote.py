@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import tiered.client.link
+import tiered.client.worker
+from tests.support.worker_process import until
+from tiered.client.link import Link, open_link
 from tiered.client.remote import RemoteClient
+from tiered.errors import TierUnavailable
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.pool.share import send_with_descriptor
@@ -94,3 +101,48 @@ def test_a_save_that_is_answered_with_nonsense_says_unavailable(tmp_path: Path) 
     assert isinstance(worker.asked[0], Open)
     client.close()
     worker.close()
+
+
+def test_a_want_of_files_is_waited_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, n_failures = OddWorker(tmp_path / "s", Committed(n_blocks=1)), 3
+
+    def open_when_there_is_room(*args: Any, **kwargs: Any) -> Link:
+        nonlocal n_failures
+        if n_failures:
+            n_failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return open_link(*args, **kwargs)
+
+    monkeypatch.setattr(tiered.client.worker, "open_link", open_when_there_is_room)
+    monkeypatch.setattr(tiered.client.worker, "RETRY_MAX_S", 0.01)
+    client = RemoteClient.attach_later(str(tmp_path / "s"), SCOPE)
+    until(lambda: client.attached, "attached")
+    client.close()
+    worker.close()
+
+
+def test_a_want_of_threads_is_a_miss_and_the_next_call_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = OddWorker(tmp_path / "s", Committed(n_blocks=1))
+    start = threading.Thread.start
+
+    def start_none(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start_none)
+    client = RemoteClient.attach_later(str(tmp_path / "s"), SCOPE)
+    for _ in range(3):
+        assert client.match([1, 2, 3, 4], tenant=TENANT).lease is None
+    assert [record.getMessage().count("can't start new thread") for record in caplog.records] == [1]
+    monkeypatch.setattr(threading.Thread, "start", start)
+    client.match([1, 2, 3, 4], tenant=TENANT)
+    until(lambda: client.attached, "attached")
+    client.close()
+    worker.close()
+
+
+def test_a_pool_whose_memory_did_not_come_is_no_cuda_pool() -> None:
+    attached = Attached(node="w", connection=1, layout=LAYOUT, n_blocks=N_BLOCKS, device="cpu", match_lease_s=1.0)
+    with pytest.raises(TierUnavailable, match="cpu: no memory came with the worker's answer"):
+        tiered.client.link._open_pool(attached, None)

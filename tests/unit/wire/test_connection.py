@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -45,6 +46,19 @@ def _connected(here: socket.socket, there: socket.socket) -> Iterator[tuple[Conn
     yield connection, there
     connection.close()
     there.close()
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """This process may open none until the end."""
+    with open(os.devnull) as file:
+        lowest_free = file.fileno()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @contextmanager
@@ -289,3 +303,39 @@ def test_a_listener_with_a_full_backlog_is_waited_for(tmp_path: Path) -> None:
 def test_a_socket_path_too_long_is_an_error_of_ours() -> None:
     with pytest.raises(TieredError):
         connect_unix("/" + "x" * 200, timeout_s=1)
+
+
+def test_a_descriptor_that_this_process_has_no_room_for_is_said_and_not_taken_for_none(
+    pair: tuple[Connection[PeerReply], socket.socket],
+) -> None:
+    connection, there = pair
+    with open(os.devnull) as file:
+        socket.send_fds(there, [encode(WELCOME)], [file.fileno()])
+    with no_more_files(), pytest.raises(TierUnavailable, match=r"other: .*Too many open files"):
+        connection.receive_with_descriptor(timeout_s=5)
+    assert connection.closed
+
+
+def test_a_process_that_may_open_no_more_files_finds_nobody_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(path)
+        unix.listen()
+        with no_more_files():
+            with pytest.raises(TierUnavailable, match=f"^{path}: Too many open files"):
+                connect_unix(path, timeout_s=5)
+            with pytest.raises(TierUnavailable, match="Too many open files"):
+                connect_tcp("127.0.0.1", tcp.getsockname()[1], timeout_s=5)
+
+
+def test_what_cannot_be_a_name_is_nobody() -> None:
+    with pytest.raises(TierUnavailable, match="no name of a machine"):
+        connect_tcp("...", 1, timeout_s=5)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, 5.0])
+def test_a_connection_that_could_not_be_made_leaves_no_file_open(tmp_path: Path, timeout_s: float) -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(TierUnavailable):
+        connect_unix(str(tmp_path / "nobody"), timeout_s=timeout_s)
+    assert os.listdir("/proc/self/fd") == before
