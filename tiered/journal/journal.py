@@ -103,8 +103,8 @@ class Journal:
                 self._lost += len(changes)
                 if not self._full:
                     self._full = True
-                    why = "it is closed" if self._stopping else "the disk does not keep up"
-                    _log.warning(f"journal rows lost: {why}", n_queued=self._queued_rows)
+                    closed, slow = "journal rows lost: it is closed", "journal rows lost: the disk does not keep up"
+                    _log.warning(closed if self._stopping else slow, n_queued=self._queued_rows)
                 noted.set_result(False)
                 return noted
             self._queue.append((changes, noted))
