@@ -20,7 +20,8 @@ class BlockRecord:
     pins:     uses that forbid eviction. hits: matches since it was committed.
     checksum: of the block's bytes, as its writer computed it; None when the writer could not.
     ticket:   the demotion under way while LEAVING.
-    used_at:  how many uses of the pool's blocks there had been when it was last used.
+    used_at:  how many uses of the pool's blocks there had been when it was last used. promised_at: how many of those
+              by tenants that have a reservation.
     copied:   a copy was taken for the tier below since it became READY, and nobody found that it is not there.
     shares:   where several tenants use the block: each of them, and how many resident children of the block it uses
               too. None while ``tenant`` alone does; it then uses all of the children.
@@ -38,6 +39,7 @@ class BlockRecord:
     checksum: bytes | None = None
     ticket: Ticket = NO_TICKET
     used_at: int = 0
+    promised_at: int = 0
     copied: bool = False
     shares: dict[TenantId, int] | None = None
 

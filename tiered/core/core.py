@@ -101,7 +101,10 @@ class CacheCore:
     """Of the tenants that have a reservation."""
     leaving_age: LeavingAge = field(init=False)
     n_used: int = field(init=False, default=0)
-    """Blocks found or made whole so far: the clock by which blocks are idle."""
+    """Blocks found or made whole so far: the clock by which one was used before another."""
+    n_promised: int = field(init=False, default=0)
+    """Of those, by tenants that have a reservation: the clock by which what is reserved is idle, so that nobody else's
+    flood, of lookups or of blocks, makes it look so."""
     policies: dict[TenantId, EvictionPolicy] = field(init=False, default_factory=dict)
     leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
     filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
@@ -231,8 +234,8 @@ class CacheCore:
         self.table.commit(block_id, checksum)
         del self.filling[block_hash]
         self.index.add(block_hash, block_id)
-        self.n_used += 1
-        record.used_at = self.n_used
+        self.count_uses(record.tenant, 1)
+        record.used_at, record.promised_at = self.n_used, self.n_promised
         self.tell_policy(block_id, record, record.tenant)
         self._events[block_hash] = True
         if origin is Source.REDIS:
@@ -241,6 +244,12 @@ class CacheCore:
             self.options.demote == "always" or (origin is None and self.two_copies.asked_by(record.tenant))
         ):
             self.uncopied.append((block_id, record.block_hash))
+
+    def count_uses(self, tenant: TenantId, n_blocks: int) -> None:
+        """Blocks that the tenant found or made whole."""
+        self.n_used += n_blocks
+        if tenant in self.promises:
+            self.n_promised += n_blocks
 
     def drop_filling(self, block_id: BlockId) -> None:
         """Give back a block that will not be finished."""

@@ -163,7 +163,7 @@ def _note_age(core: CacheCore, victim: Victim) -> None:
     if promise is None:
         return
     record = core.table[block_id]
-    age = core.n_used - record.used_at
+    age = core.n_promised - record.promised_at
     if age < core.leaving_age.too_idle:
         promise.take(record.block_hash)
     elif promise.keeps(record.block_hash):

@@ -66,7 +66,7 @@ def _oldest_lent(core: CacheCore) -> Victim | None:
         if victim is None:
             continue
         record = records[victim[0]]
-        is_idle = core.n_used - record.used_at >= too_idle
+        is_idle = core.n_promised - record.promised_at >= too_idle
         if promise.protects(record.block_hash, is_idle=is_idle):
             continue
         if best is None or record.used_at < records[best[0]].used_at:

@@ -42,7 +42,7 @@ def match(
     )
     looked_up(core, lease, now=now, hints=hints)
     run = core.resident_run(hashes, scope_id)
-    core.n_used += len(run)
+    core.count_uses(tenant, len(run))
     promise = core.promises.get(tenant)
     if promise is not None:
         promise.asked(hashes, n_hits=len(run))
@@ -84,14 +84,15 @@ def pin_run(
     Touches from the deepest up, so that by recency a parent stays younger than its children.
     """
     records, leaving = core.table.records, BlockState.LEAVING
-    tenant, policies, now, joins = lease.tenant, core.policies, core.n_used, False
+    tenant, policies, joins = lease.tenant, core.policies, False
+    n_used, n_promised = core.n_used, core.n_promised
     for block_id in reversed(run):
         record = records[block_id]
         if record.state is leaving:
             core.come_back(block_id)
         record.pins += 1
         record.hits += 1
-        record.used_at = now
+        record.used_at, record.promised_at = n_used, n_promised
         user = tenant
         if record.tenant != tenant and not record.used_by(tenant):
             if tenant != NO_TENANT:
@@ -119,7 +120,7 @@ def touch_prefix(core: CacheCore, block_id: BlockId, tenant: TenantId) -> None:
         record = records[block_id]
         if record.tenant == tenant or record.used_by(tenant):
             on_touch(block_id)
-        record.used_at = core.n_used
+        record.used_at, record.promised_at = core.n_used, core.n_promised
         block_id = record.parent
 
 

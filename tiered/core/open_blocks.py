@@ -86,9 +86,11 @@ def pin(core: CacheCore, block_id: BlockId) -> None:
 def tell_use(core: CacheCore, tenant: TenantId, run: Sequence[BlockId]) -> None:
     """The tenant uses further READY blocks of one prefix; from the deepest up, so that parents stay younger."""
     records, policy = core.table.records, core.policy_of(tenant)
+    core.count_uses(tenant, len(run))
     for block_id in reversed(run):
         record = records[block_id]
         record.hits += 1
+        record.used_at, record.promised_at = core.n_used, core.n_promised
         if record.used_by(tenant):
             policy.on_hit(block_id)
     if run:

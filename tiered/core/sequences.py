@@ -97,6 +97,9 @@ def append(core: CacheCore, sequence: TokenSequence, extension: Extension, *, fo
 
     if not sequence.is_private:  # whose match has told
         tell_use(core, sequence.tenant, run)
+        promise = core.promises.get(sequence.tenant)
+        if promise is not None and not sequence.counted:
+            promise.asked(extension.hashes, n_hits=len(run))
     replaced = sequence.block_ids[first:reused_end]
     sequence.block_ids[first:reused_end] = run
     for block_id in reversed(replaced):

@@ -92,7 +92,7 @@ class Promise:
 
 
 class LeavingAge:
-    """The age at which blocks of tenants with reservations leave, in uses of the pool's blocks since their own."""
+    """The age at which blocks of tenants with reservations leave, in those tenants' uses since the block's own."""
 
     def __init__(self, n_blocks: int) -> None:
         self._settles_after = n_blocks
