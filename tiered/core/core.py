@@ -26,6 +26,7 @@ from tiered.estimate.prefill import PrefillRate
 from tiered.estimate.sources import Sources
 from tiered.eviction.policy import EvictionPolicy, PolicyFactory, RequestAware
 from tiered.jobs import CopyDone, Job, Origin
+from tiered.metrics.tenant_labels import OTHER
 from tiered.prefix.index import PrefixIndex
 from tiered.sequence.sequence import TokenSequence
 from tiered.tenancy.copies import NO_SECONDS, TwoCopies, two_copies
@@ -33,6 +34,12 @@ from tiered.tenancy.ledger import HotLedger
 from tiered.tenancy.policy import Share, TenantPolicy
 from tiered.tenancy.promise import LeavingAge, Promise
 from tiered.types import BlockHash, BlockId, LeaseId, SequenceId, Source, TenantId, Ticket, TokenCounts
+
+POLICIES_MAX: Final = 256
+"""Eviction policies beside those of tenants that hold blocks: one that learns may take 100 KB."""
+
+COUNTED_MAX: Final = 1_000
+"""Tenants without a policy of their own that are counted by name; each costs a line in every heartbeat."""
 
 ATTENTION_EVEN_TOKENS: Final = 24_576
 """Prefix length at which attending to it costs a new token as much as all else does.
@@ -103,8 +110,8 @@ class CacheCore:
     n_used: int = field(init=False, default=0)
     """Blocks found or made whole so far: the clock by which one was used before another."""
     n_promised: int = field(init=False, default=0)
-    """Of those, by tenants that have a reservation: the clock by which what is reserved is idle, so that nobody else's
-    flood, of lookups or of blocks, makes it look so."""
+    """Of those, by tenants that have a reservation: the clock by which what is reserved is idle, so that no flood of
+    anybody else's, of lookups or of blocks, makes it look so."""
     policies: dict[TenantId, EvictionPolicy] = field(init=False, default_factory=dict)
     leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
     filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
@@ -181,9 +188,12 @@ class CacheCore:
         return lease
 
     def count(self, tenant: TenantId) -> TenantCounters:
+        """Of the tenant; of all the others together for who comes when many are counted and has no policy."""
         counters = self.counters.get(tenant)
         if counters is None:
-            counters = self.counters[tenant] = TenantCounters()
+            if len(self.counters) >= COUNTED_MAX and not self.ledger.is_named(tenant):
+                tenant = TenantId(OTHER)
+            counters = self.counters.setdefault(tenant, TenantCounters())
         return counters
 
     # What is here.
@@ -299,11 +309,20 @@ class CacheCore:
     def policy_of(self, tenant: TenantId) -> EvictionPolicy:
         policy = self.policies.get(tenant)
         if policy is None:
+            if len(self.policies) >= POLICIES_MAX:
+                self._drop_idle_policies()
             policy = self.policies[tenant] = self.options.policy(self.n_blocks)
             if self._learns:
                 for learner in self.policies.values():
                     cast(RequestAware, learner).share_memory(len(self.policies))
         return policy
+
+    def _drop_idle_policies(self) -> None:
+        """The older half of those of tenants that hold nothing: with it goes what they have learned."""
+        busy = {lease.tenant for lease in self.leases.values()} | {tenant for tenant, _ in self.ledger.tenants()}
+        idle = [tenant for tenant in self.policies if tenant not in busy]
+        for tenant in idle[: len(idle) // 2 + 1]:
+            del self.policies[tenant]
 
     def learner_of(self, tenant: TenantId) -> RequestAware | None:
         """The tenant's policy, where policies learn from requests."""

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from tiered.errors import IllegalTransition
 from tiered.tenancy.policy import DEFAULT_TENANT, Share, TenantPolicy
 from tiered.types import TenantId
+
+UNNAMED_MAX: Final = 4_096
+"""Tenants without a policy of their own whose bounds are kept ready, beside those that are charged."""
 
 
 def parts(block_bytes: int, n_tenants: int) -> Iterator[int]:
@@ -47,8 +51,19 @@ class HotLedger:
         found = self._policies.get(tenant) or self._derived.get(tenant)
         if found is None:
             default = self._policies.get(DEFAULT_TENANT) or TenantPolicy(tenant=DEFAULT_TENANT)
+            if len(self._derived) >= UNNAMED_MAX:
+                self._forget_idle()
             found = self._derived[tenant] = default.of_unnamed(tenant)
         return found
+
+    def is_named(self, tenant: TenantId) -> bool:
+        """Whether it has a policy of its own."""
+        return tenant in self._policies
+
+    def _forget_idle(self) -> None:
+        """What was worked out for tenants without a policy that are charged nothing: there is no end of names."""
+        self._derived = {t: policy for t, policy in self._derived.items() if t in self._used}
+        self._limits = {t: limit for t, limit in self._limits.items() if t in self._used or t in self._policies}
 
     def limit_bytes(self, tenant: TenantId) -> int | None:
         """The lowest of its bounds in bytes and in blocks and of its share; None for none."""

@@ -1,4 +1,4 @@
-"""A reservation holds against a tenant that has none, whatever that one does: looks up for long, stores, and again."""
+"""A reservation holds against a tenant that has none, whatever that one does: looks up, stores, and again."""
 
 from __future__ import annotations
 
