@@ -13,6 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from tiered.blocks.record import NO_PARENT, BlockRecord
 from tiered.core.core import CacheCore
+from tiered.core.giving import who_parts
 from tiered.types import BlockHash, BlockId, TenantId
 
 STEP_BLOCKS: Final = 1_024
@@ -74,9 +75,12 @@ def clear(core: CacheCore, hashes: Sequence[BlockHash], *, tenant: TenantId | No
 
 
 def _go(core: CacheCore, block_id: BlockId, tenant: TenantId | None) -> bool:
-    """Whether it is done with."""
+    """Whether it is done with. Nobody parts from a block while that would press another above its limit."""
     record = core.table[block_id]
-    for user in record.tenants if tenant is None else (tenant,):
+    users: Sequence[TenantId] = record.tenants
+    if tenant is not None:
+        users = who_parts(core, block_id, tenant, copy=False) if core.table.may_part(block_id, tenant) else ()
+    for user in reversed(users):
         if core.table.may_part(block_id, user):
             before = record.tenants
             core.policies[user].on_remove(block_id)

@@ -88,13 +88,13 @@ def first_of(core: CacheCore, tenants: Iterable[TenantId], *, copy: bool | None)
             if table.may_leave(block_id):
                 return block_id, tenant, (), rank
             if table.may_part(block_id, tenant):
-                parting = _parting(core, block_id, tenant, copy=copy)
+                parting = who_parts(core, block_id, tenant, copy=copy)
                 if parting:
                     return block_id, tenant, parting, rank
     return None
 
 
-def _parting(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool | None) -> Sequence[TenantId]:
+def who_parts(core: CacheCore, block_id: BlockId, tenant: TenantId, *, copy: bool | None) -> Sequence[TenantId]:
     """Who parts from a shared block if the tenant does; nobody while that would press another above its limit.
 
     Another user that has no room for its larger part begins to give for it what it alone uses; with nothing to give

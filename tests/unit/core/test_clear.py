@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 import tiered.core.clear
-from tests.unit.core.builders import BLUE, RED, SCOPE, World, chain
+from tests.unit.core.builders import BLOCK_BYTES, BLUE, RED, SCOPE, World, chain
 from tiered.core.clear import Steps, T, Wanted, clear, of_prefix, of_scope, of_tenant, resident
 from tiered.types import BlockHash, TenantId
 
@@ -117,3 +117,18 @@ def test_what_is_asked_for_between_the_steps_stays_until_it_is_released(monkeypa
     world.release(lease)
     assert left_of(world, left, RED) == []
     assert world.used(RED) == 0
+
+
+def test_a_tenant_that_is_cleared_presses_no_other_above_its_limit() -> None:
+    world, shared, own = World(32, lower_tier=False), chain("p", 8), chain("q", 6)
+    world.save(shared)
+    world.release(world.match(shared, tenant=BLUE))
+    world.save(own, tenant=BLUE)
+    world.limit(BLUE, 10)
+    assert world.core.ledger.used_bytes(BLUE) == 10 * BLOCK_BYTES
+    left = found(world, of_tenant(RED))
+    for _ in range(10):
+        left = left_of(world, left, RED)
+        assert not world.core.ledger.excess_bytes(BLUE)
+    assert (left, world.used(RED)) == ([], 0)
+    assert (world.hot(shared), world.hot(own)) == (8, 2)
