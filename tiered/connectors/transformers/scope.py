@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 import xxhash
 
+from tiered.connectors.model_config import config_digest, length_bound_rope
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
 from tiered.layout import KvLayout
 from tiered.pool.pool import layout_dtype
-
-_LENGTH_BOUND_ROPE: Final = ("dynamic", "longrope")
-"""Rotary embeddings that turn a token by an angle that depends on how long the whole sequence is."""
 
 
 def model_scope(model: Any, *, name: str = "", block_tokens: int = 16, weights_version: str = "") -> ModelScope:
     """The scope of a transformers causal LM.
 
     name: as others call the model; its config's name when empty. weights_version: computed from the weights when
-    empty, which reads all of them once.
+    empty, which reads all of them once; the scope's says what the config is, too.
     Errors: ConfigError for a model whose KV cannot be kept as plain blocks of all layers.
     """
     layout = model_layout(model, block_tokens=block_tokens)
     config = model.config.get_text_config()
+    weights = weights_version or weights_fingerprint(model)
     return ModelScope(
         model=name or config.name_or_path or type(model).__name__,
-        weights_version=weights_version or weights_fingerprint(model),
+        weights_version=f"{weights}+{config_digest(model.config)}",
         layout=layout,
     )
 
@@ -81,22 +80,11 @@ def _reasons_against(model: Any, config: Any) -> Iterator[str]:
         yield "tokens that see later ones have no KV of their own; use a causal model"
     if not hasattr(config, "num_attention_heads"):
         yield "it has no attention whose KV could be kept; use a model with full or sliding-window attention"
-    rope = set(_rope_types(getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)))
-    for kind in sorted(rope.intersection(_LENGTH_BOUND_ROPE)):
+    for kind in length_bound_rope(config):
         yield (
             f"{kind} rotary embeddings change with a sequence's length, so that no prefix fits another; use a model "
             "with others"
         )
-
-
-def _rope_types(parameters: object) -> Iterator[str]:
-    """Of one set of parameters, or of one for each kind of layer."""
-    if isinstance(parameters, Mapping):
-        for key, value in parameters.items():
-            if key in ("rope_type", "type"):
-                yield str(value)
-            else:
-                yield from _rope_types(value)
 
 
 def weights_fingerprint(model: Any) -> str:
