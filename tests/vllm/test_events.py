@@ -277,7 +277,6 @@ def steps(request: pytest.FixtureRequest, socket: str, monkeypatch: pytest.Monke
         kv_quantization="",
         tp_size=1,
         kv_tp_replicas=1,
-        pp_size=1,
         tells_events=getattr(request, "param", True),
     )
     monkeypatch.setattr(connector_module, "engine_of", lambda *_: engine)

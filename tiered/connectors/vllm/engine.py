@@ -6,17 +6,17 @@ The only module that reads that configuration. Both sides read it, each in its o
 
 from __future__ import annotations
 
-import hashlib
-import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
 import torch
 from vllm import __version__ as vllm_version
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
 
+from tiered.connectors.model_config import config_digest, length_bound_rope
 from tiered.connectors.vllm.geometry import Page, in_layer_order, layout_of
 from tiered.connectors.vllm.orders import Shard
 from tiered.connectors.vllm.settings import WHERE, ConnectorSettings
@@ -29,8 +29,11 @@ VERSION: Final = f"vllm {vllm_version}"
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
-_WHERE_FROM: Final = frozenset({"_name_or_path", "transformers_version"})
-"""Of a model's configuration: where it was read, which changes nothing."""
+_WHOLE_CONTEXT: Final = (FullAttentionSpec, MLAAttentionSpec)
+"""Kinds of layers, and no others made from them, that keep all tokens of a sequence, each as it was computed."""
+
+_LLAMA_4_SHORT: Final = 32_768
+"""Models made for longer contexts than that tune the temperature of their attention, unless told otherwise."""
 
 _GUESSING_WITHOUT_KV: Final = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Ways to guess tokens that keep no KV."""
@@ -54,7 +57,6 @@ class Engine:
     kv_quantization: str
     tp_size: int
     kv_tp_replicas: int
-    pp_size: int
     tells_events: bool
 
     def shard(self, *, tp_rank: int, pp_rank: int) -> Shard:
@@ -73,18 +75,21 @@ class Engine:
             described.append(Page(layer, n_bytes, spec.num_kv_heads, spec.head_size, dtype))
         return layout_of(described, block_tokens=self.block_tokens, attention=self.attention, packing=packing)
 
-    def scope(self, layout: KvLayout, shard: Shard, *, generation: str = "") -> ModelScope:
+    def scope(self, layout: KvLayout, shard: Shard) -> ModelScope:
+        """Made by ranks alone: a model may change its configuration while it is built, and only they build it."""
         return ModelScope(
             model=self.model,
             weights_version=self.weights_version,
-            revision=f"reset {generation}" if generation else "",
             layout=layout,
             kv_quantization=self.kv_quantization,
             tp_rank=shard.kv_rank,
             tp_size=self.tp_size // self.kv_tp_replicas,
-            pp_rank=shard.pp_rank,
-            pp_size=self.pp_size,
         )
+
+
+def renewed(scope: ModelScope, generation: str) -> ModelScope:
+    """What a rank's blocks are called since a reset. generation: '' before the first."""
+    return msgspec.structs.replace(scope, revision=f"reset {generation}" if generation else "")
 
 
 def engine_of(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSettings) -> Engine:
@@ -105,7 +110,6 @@ def engine_of(vllm_config: Any, kv_cache_config: Any, settings: ConnectorSetting
         kv_quantization=f"{cache.cache_dtype} of {str(vllm_config.model_config.dtype).removeprefix('torch.')}",
         tp_size=parallel.tensor_parallel_size,
         kv_tp_replicas=replicas,
-        pp_size=parallel.pipeline_parallel_size,
         tells_events=publishing is not None and publishing.enable_kv_cache_events,
     )
 
@@ -123,6 +127,11 @@ def _refuse(vllm_config: Any) -> None:
         raise ConfigError(
             f'kv_role: {transfer.kv_role!r} is for handing requests over; write "kv_role": "kv_both"', field="kv_role"
         )
+    if parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "pipeline_parallel_size: each stage has other layers, and a worker keeps blocks of one layout; set it to "
+            "1, and tensor_parallel_size in its place"
+        )
     for size, name in (
         (parallel.decode_context_parallel_size, "decode_context_parallel_size"),
         (parallel.prefill_context_parallel_size, "prefill_context_parallel_size"),
@@ -139,6 +148,25 @@ def _refuse(vllm_config: Any) -> None:
             f"speculative_config: a draft model ({guessing.method}) keeps KV of its own among the model's, which "
             f"cannot be cached; use {', '.join(sorted(_GUESSING_WITHOUT_KV))} or none"
         )
+    _refuse_model(vllm_config)
+
+
+def _refuse_model(vllm_config: Any) -> None:
+    """Those whose answers, or whose KV, are not made token after token."""
+    model, pooling = vllm_config.model_config, vllm_config.model_config.pooler_config
+    if pooling is not None and not model.is_prefix_caching_supported:
+        kind = f"{pooling.seq_pooling_type}, {pooling.tok_pooling_type}"
+        raise ConfigError(
+            f"model: {model.model} answers from all tokens of its prompt (pooling {kind}), so none may be left out; "
+            "use one that answers from the last, or start it without this connector",
+            field="model",
+        )
+    if vllm_config.diffusion_config is not None:
+        raise ConfigError(
+            f"model: tokens that {model.model} writes see those after them, so their KV is no prefix's; start it "
+            "without this connector",
+            field="model",
+        )
 
 
 def _specs(model: str, kv_cache_config: Any) -> dict[str, FullAttentionSpec]:
@@ -149,12 +177,18 @@ def _specs(model: str, kv_cache_config: Any) -> dict[str, FullAttentionSpec]:
         spec = group.kv_cache_spec
         of_layer = spec.kv_cache_specs if isinstance(spec, UniformTypeKVCacheSpecs) else {}
         found.update({layer: of_layer.get(layer, spec) for layer in group.layer_names})
-    partial = sorted({type(spec).__name__ for spec in found.values() if not isinstance(spec, FullAttentionSpec)})
+    partial = sorted({type(spec).__name__ for spec in found.values() if type(spec) not in _WHOLE_CONTEXT})
     if partial or len(groups) != 1:
         kinds = f"layers of kind {', '.join(partial)}" if partial else f"{len(groups)} groups of layers"
         raise ConfigError(
             f"model: {model} has {kinds}, and blocks of its full context alone can be cached; start it without this "
             "connector, or, if it has sliding windows only, with --disable-hybrid-kv-cache-manager",
+            field="model",
+        )
+    if any(spec.non_causal for spec in found.values()):
+        raise ConfigError(
+            f"model: tokens of {model} see those after them, so their KV is no prefix's; start it without this "
+            "connector",
             field="model",
         )
     if len({spec.block_size for spec in found.values()}) > 1:
@@ -168,12 +202,27 @@ def _name(model: str) -> str:
 
 
 def _weights_version(vllm_config: Any, settings: ConnectorSettings) -> str:
-    """Of the weights, and of all else in the configuration on which the KV depends."""
-    model = vllm_config.model_config
-    config = {name: value for name, value in model.hf_config.to_dict().items() if name not in _WHERE_FROM}
-    facts = [model.quantization, json.dumps(config, sort_keys=True, default=str)]
+    """Of the weights, and of all else on which the KV depends but the tokens and the layout."""
+    model, multimodal = vllm_config.model_config, vllm_config.model_config.multimodal_config
+    facts = [model.architectures, model.quantization, str(model.quantization_config), *_of_its_length(model)]
+    if multimodal is not None:  # what its items are hashed with does not say how they are made smaller
+        facts += [multimodal.video_pruning_rate, multimodal.video_pruning_method, multimodal.mm_encoder_attn_dtype]
     named = settings.weights_version or _found_version(model, vllm_config.load_config)
-    return f"{named}+{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
+    return f"{named}+{config_digest(model.hf_config, *facts)}"
+
+
+def _of_its_length(model: Any) -> list[object]:
+    """What the model decides by the longest context it is to serve, and then does to short ones as well."""
+    # One that vLLM fits to its memory is made for what its configuration says, and shortened afterwards.
+    is_fitted = model.original_max_model_len == -1
+    facts: list[object] = []
+    if length_bound_rope(model.hf_text_config):
+        facts += ["length", "fitted" if is_fitted else model.max_model_len]
+    if hasattr(model.hf_text_config, "attn_temperature_tuning"):  # Llama 4 sets it in a copy, where it has images
+        told = model.try_get_generation_config() | model.override_generation_config
+        is_long = "fitted" if is_fitted else model.max_model_len > _LLAMA_4_SHORT
+        facts += ["temperature", told.get("attn_temperature_tuning", is_long)]
+    return facts
 
 
 def _found_version(model: Any, load: Any) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from tiered.client.remote import RemoteClient, RemoteOptions
 from tiered.connectors.vllm.adapters import Adapters
 from tiered.connectors.vllm.asks import Asking, EngineRequest
-from tiered.connectors.vllm.engine import VERSION, Engine, this_host
+from tiered.connectors.vllm.engine import VERSION, Engine, renewed, this_host
 from tiered.connectors.vllm.events import StoreEvents
 from tiered.connectors.vllm.lookups import Lookup, Lookups
 from tiered.connectors.vllm.orders import Shard, StepOrders, StoreOrder, StoreReport
@@ -25,6 +25,7 @@ from tiered.connectors.vllm.tally import Tally
 from tiered.connectors.vllm.worker import Seen
 from tiered.errors import ConfigError
 from tiered.hashing.scope import ModelScope
+from tiered.log import get_logger
 from tiered.types import Source, TenantId
 
 MATCH_WAIT_S: Final = 0.002
@@ -33,6 +34,8 @@ back to the request in another step takes longer."""
 
 CALL_S: Final = 1.0
 """After which a worker that has not answered a lookup's call is taken for gone."""
+
+_log = get_logger("tiered.connectors.vllm")
 
 
 class SchedulerSide:
@@ -74,7 +77,8 @@ class SchedulerSide:
                         f"rank {pp_rank}.{tp_rank} keeps {n_bytes} bytes a block in layer {layer}, where the "
                         f"scheduler expects {expected}; this version of vLLM is not one that the connector knows"
                     )
-            self._scopes[seen.shard] = seen.scope
+            if self._engine.is_writer(tp_rank=tp_rank):
+                self._scopes[seen.shard] = seen.scope
         if self._events is not None:
             self._events.expect(self._scopes)
         self._look_up_with(self._scopes, "")
@@ -140,6 +144,12 @@ class SchedulerSide:
         """The weights may have changed, so what was cached of them is not this engine's any more, nor anybody's whose
         weights did not change the same way: it goes on under a name that nobody else has."""
         generation = secrets.token_hex(8)
+        _log.warning(
+            "vLLM reset its caches: this engine finds nothing that was stored before, and shares with no other until "
+            "it is started again",
+            fix="if its weights are still the same, start it again; /pause resets nothing with clear_cache=false, "
+            "/sleep does from level 1 on",
+        )
         self._look_up_with(self._scopes, generation)
         if self._events is not None:
             self._events.cleared()
@@ -164,7 +174,7 @@ class SchedulerSide:
             return {
                 shard: RemoteClient.attach_later(
                     self._settings.socket,
-                    self._engine.scope(scope.layout, shard, generation=generation),
+                    renewed(scope, generation),
                     engine=f"{VERSION} scheduler",
                     options=options,
                 )

@@ -15,7 +15,7 @@ import torch
 from tiered.client.remote import RemoteClient, RemoteOptions
 from tiered.client.saving import verified_blocks
 from tiered.connectors.vllm.ahead import Ahead
-from tiered.connectors.vllm.engine import VERSION, Engine, packing_of, this_host
+from tiered.connectors.vllm.engine import VERSION, Engine, packing_of, renewed, this_host
 from tiered.connectors.vllm.loading import Loader
 from tiered.connectors.vllm.orders import Shard, StepOrders, StoreReport
 from tiered.connectors.vllm.pages import pages_of, rows_of
@@ -170,7 +170,7 @@ class WorkerSide:
     def _start_anew(self, saver: Saver, generation: str) -> None:
         self._generation = generation
         assert self._seen is not None
-        scope = self._engine.scope(self._seen.scope.layout, self._shard, generation=generation)
+        scope = renewed(self._seen.scope, generation)
         saver.exchange(RemoteClient.attach_later(self._settings.socket, scope, engine=self._called("store")))
 
     def _attached(self, scope: ModelScope, purpose: str) -> RemoteClient:
