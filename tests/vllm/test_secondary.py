@@ -283,14 +283,14 @@ def test_tenants_are_told_from_the_requests_parameters(redis_server: EmbeddedSer
         assert three.serve(chunk_keys("p", 4)) == 4
 
 
-@pytest.mark.parametrize("name", ["", "a b", "../x", 7.5, ["red"], "x" * 65, None])
+@pytest.mark.parametrize("name", ["", "a b", "../x", 5, 7.5, ["red"], "x" * 65, None])
 def test_a_bad_name_of_a_tenant_is_nobodys_and_fails_nothing(
     redis_server: EmbeddedServer, namespace: str, name: Any
 ) -> None:
     prompt = chunk_keys("p", 3)
     with engine(redis_server, namespace=namespace) as one:
         assert one.serve(prompt, tenant=name) == 0
-    expected = {"default": 3} if name is None else {"7.5": 3} if name == 7.5 else {}
+    expected = {"default": 3} if name is None else {}
     assert {str(t): u.blocks for t, u in usage(redis_server, namespace).items()} == expected
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +25,11 @@ HEADER_BYTES_MAX: Final = 100 << 20
 """What the safetensors format allows."""
 
 
-def folder_digest(folder: Path) -> str:
-    """32 hex digits. Errors: ValueError where there are no weights, or they cannot be read."""
+def folder_digest(folder: Path, *, beside: Sequence[str] = ()) -> str:
+    """32 hex digits. beside: names of files that say what the weights do, each of which may be absent.
+
+    Errors: ValueError where there are no weights, or they cannot be read.
+    """
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_SUFFIXES)
         if not files:
@@ -36,6 +39,9 @@ def folder_digest(folder: Path) -> str:
             digest.update(f"{path.name}|{path.stat().st_size}|".encode())
             for piece in _samples(path):
                 digest.update(piece)
+        for name in beside:
+            content = (folder / name).read_bytes() if (folder / name).exists() else b""
+            digest.update(f"{name}|{len(content)}|".encode() + content)
     except (OSError, ValueError) as error:
         raise ValueError(f"the weights in {folder} cannot be told: {error}") from None
     return digest.hexdigest()[:32]

@@ -31,6 +31,7 @@ ONE_PLANE: Final = ("layer_first", "page_first", "page_first_direct")
 
 _BYTES_DTYPE: Final = "uint8"
 _KEY_SCHEME: Final = "sglang/1"
+_CONFIG: Final = "config.json"
 
 
 def scope_of(config: StorageConfig, pool: HostPool, settings: BackendSettings) -> ModelScope:
@@ -57,7 +58,8 @@ def _model_name(config: StorageConfig, settings: BackendSettings) -> str:
 
 
 def _weights_of(config: StorageConfig) -> str:
-    """Of a model in a folder; the hub's name of a model does not say which weights were loaded."""
+    """Of a model in a folder, with its configuration, under which equal weights have other KV; the hub's name of a
+    model does not say which weights were loaded."""
     name = config.model_name or ""
     if not Path(name).is_dir():
         raise ConfigError(
@@ -66,7 +68,7 @@ def _weights_of(config: StorageConfig) -> str:
             field="weights_version",
         )
     try:
-        return folder_digest(Path(name))
+        return folder_digest(Path(name), beside=(_CONFIG,))
     except ValueError as error:
         raise ConfigError(
             f"{WHERE}.weights_version: {error}; name them, such as by a revision", field="weights_version"

@@ -1,4 +1,5 @@
-"""What an adapter is: its name and its very weights, so that a name that is used again never finds the old KV."""
+"""What an adapter is: its name, its very weights and how they are scaled, so that a name that is used again never
+finds the old KV."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from typing import Any, Final
 from tiered.connectors.weights import folder_digest
 
 REMEMBERED_MAX: Final = 1_024
+
+_SCALING: Final = "adapter_config.json"
+"""Says by how much its weights count, and by what rule."""
 
 
 class Adapters:
@@ -31,9 +35,9 @@ class Adapters:
 
     def _digest(self, adapter: Any) -> str:
         folder = Path(adapter.lora_path)
-        if not folder.is_dir():
-            raise ValueError(f"adapter {adapter.lora_name!r}: {adapter.lora_path} is no local folder")
         try:
-            return folder_digest(folder)
-        except ValueError as error:
+            if not folder.is_dir():
+                raise ValueError(f"{adapter.lora_path} is no local folder")
+            return folder_digest(folder, beside=(_SCALING,))
+        except (OSError, ValueError) as error:  # OSError: a file system that is away, which is_dir does not hide
             raise ValueError(f"adapter {adapter.lora_name!r}: {error}") from None

@@ -38,6 +38,7 @@ class EngineRequest(Protocol):
     prompt_token_ids: Sequence[int] | None
     prompt_embeds: Any
     skip_reading_prefix_cache: bool
+    resumable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ class Ask:
     extras: Extras | None
     may_load: bool = True
     hints: Hints = NO_HINTS
+
+
+def tenant_named(params: Mapping[str, Any] | None) -> TenantId | None:
+    """By a request's ``kv_transfer_params``; None where they name none. ValueError for a name that none may have."""
+    named = (params or {}).get(TENANT_PARAM)
+    if named is None:
+        return None
+    if not isinstance(named, str):
+        raise ValueError(f"kv_transfer_params.{TENANT_PARAM}: a {type(named).__name__} is no string")
+    return TenantId(check_tenant_name(named))
 
 
 class Asking:
@@ -63,21 +74,24 @@ class Asking:
         """None for a request that is to be served without the cache."""
         if request.prompt_token_ids is None or request.prompt_embeds is not None:
             return None
+        if request.resumable:  # its later input, with images of its own perhaps, is told to nobody
+            return None
         try:
             tenant = self._tenant_of(request)
             extras = self._extras_of(request)
+            hints = self._hints_of(request)
         except ValueError as error:  # a tenant nobody may be called, an adapter that cannot be read
             self._warn(str(error))
             return None
-        hints = self._hints_of(request)
+        except Exception as error:  # read from outside, in the loop that all requests wait for: this one goes without
+            self._warn(f"{type(error).__name__} in what is read of a request", exc_info=True)
+            return None
         return Ask(tenant, extras, may_load=not request.skip_reading_prefix_cache, hints=hints)
 
     def _tenant_of(self, request: EngineRequest) -> TenantId:
-        named = (request.kv_transfer_params or {}).get(TENANT_PARAM)
+        named = tenant_named(request.kv_transfer_params)
         if named is not None:
-            if not isinstance(named, str):
-                raise ValueError(f"kv_transfer_params.{TENANT_PARAM}: a {type(named).__name__} is no string")
-            return TenantId(check_tenant_name(named))
+            return named
         if request.cache_salt is not None and request.cache_salt in self._salt_tenants:
             return self._salt_tenants[request.cache_salt]
         return self._default_tenant
@@ -106,7 +120,7 @@ class Asking:
             self._warn(str(error), what="request served without its hints")
             return NO_HINTS
 
-    def _warn(self, problem: str, *, what: str = "request served without the cache") -> None:
+    def _warn(self, problem: str, *, what: str = "request served without the cache", exc_info: bool = False) -> None:
         if len(self._warned) < 100 and problem not in self._warned:  # bounded: tenants' names come from outside
             self._warned.add(problem)
-            _log.warning(what, reason=problem)
+            _log.warning(what, reason=problem, exc_info=exc_info)

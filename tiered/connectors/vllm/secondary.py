@@ -32,17 +32,14 @@ from vllm.v1.kv_offload.tiering.backpressure import BackpressureDetector
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from tiered.connectors.vllm.asks import tenant_named
 from tiered.connectors.vllm.secondary_identity import EngineFacts, Group, group_of, identity_of
 from tiered.connectors.vllm.secondary_lookups import Answer
 from tiered.connectors.vllm.secondary_metrics import METRICS, Kind, samples
 from tiered.connectors.vllm.secondary_settings import read_settings
 from tiered.connectors.vllm.secondary_store import Chunk, JobDone, SecondaryStore, StoreCounters
 from tiered.log import get_logger
-from tiered.tenancy.policy import check_tenant_name
 from tiered.types import TenantId
-
-TENANT_PARAM: Final = "tenant"
-"""Of a request's ``kv_transfer_params``."""
 
 _RESULTS: Final = {
     Answer.HIT: LookupResult.HIT,
@@ -200,15 +197,12 @@ class RedisSecondaryTier(SecondaryTierManager):
 
     def _tenant(self, context: ReqContext) -> TenantId | None:
         """None, which may use nothing, for a name that none can have: it is nobody else's to pay for."""
-        name = (context.kv_transfer_params or {}).get(TENANT_PARAM)
-        if name is None:
-            return self._default_tenant
         try:
-            return TenantId(check_tenant_name(str(name)))
+            return tenant_named(context.kv_transfer_params) or self._default_tenant
         except ValueError as error:
             if not self._has_warned:
                 self._has_warned = True
-                _log.warning("requests with a bad tenant name are not cached", name=str(name)[:80], reason=str(error))
+                _log.warning("requests with a bad tenant name are not cached", reason=str(error))
             return None
 
 

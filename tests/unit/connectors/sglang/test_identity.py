@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,7 +97,10 @@ def test_weights_that_nobody_names_are_told_from_the_folder_or_refused(tmp_path:
     for content in (b"one" * 9000, b"two" * 9000):
         (tmp_path / "model.bin").write_bytes(content)
         versions.append(scope_of(HiCacheConfig(model_name=str(tmp_path)), HostPool(), unnamed).weights_version)
-    assert versions[0] != versions[1]
+    for config in ({"rope_theta": 1e4}, {"rope_theta": 5e5}):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        versions.append(scope_of(HiCacheConfig(model_name=str(tmp_path)), HostPool(), unnamed).weights_version)
+    assert len(set(versions)) == 4
     with pytest.raises(ConfigError, match="model: SGLang did not say"):
         scope_of(HiCacheConfig(model_name=None), HostPool(), SETTINGS)
 

@@ -36,6 +36,7 @@ class FakeRequest:
     mm_features: Sequence[Any] = ()
     prompt_embeds: Any = None
     skip_reading_prefix_cache: bool = False
+    resumable: bool = False
 
     def __post_init__(self) -> None:
         self.all_token_ids = self.all_token_ids or list(range(self.n_prompt))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any, Final
@@ -64,6 +65,11 @@ def test_embeddings_are_served_without_the_cache() -> None:
     request = FakeRequest("r")
     request.prompt_token_ids = None
     assert asking().ask_of(request) is None
+
+
+def test_input_that_comes_in_pieces_is_served_without_the_cache() -> None:
+    """vLLM adds the images of later pieces to the request, and tells the connector of the first piece alone."""
+    assert asking().ask_of(FakeRequest("r", resumable=True)) is None
 
 
 def test_who_wants_its_prompt_computed_is_not_looked_up() -> None:
@@ -160,6 +166,38 @@ def test_an_adapter_that_is_loaded_again_in_its_place_is_read_again(tmp_path: Pa
 def test_an_adapter_that_cannot_be_read_is_served_without_the_cache(tmp_path: Path) -> None:
     assert asking().ask_of(FakeRequest("r", lora_request=lora("sql", "someone/sql"))) is None
     assert asking().ask_of(FakeRequest("r", lora_request=lora("sql", str(tmp_path)))) is None
+
+
+def test_an_adapter_of_other_scaling_is_another_adapter(tmp_path: Path) -> None:
+    identities = set()
+    for alpha in (None, 16, 32):
+        folder = write_weights(tmp_path / f"alpha-{alpha}", {"w": b"1" * 64})
+        if alpha is not None:
+            (folder / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": alpha}))
+        identities.add(Adapters().identity_of(lora("sql", str(folder))))
+    assert len(identities) == 3
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.EACCES])
+def test_an_adapter_whose_file_system_is_away_is_served_without_the_cache(
+    number: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(self: Path) -> bool:
+        raise OSError(number, "the share is away", str(self))
+
+    monkeypatch.setattr(Path, "is_dir", away)
+    assert asking().ask_of(FakeRequest("r", lora_request=lora("sql", "/share/sql"))) is None
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "adapter 'sql'" in said
+    assert "the share is away" in said
+
+
+def test_what_cannot_be_read_of_a_request_never_reaches_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    broken = FakeRequest("r", mm_features=[object()])
+    asks = asking()
+    assert [asks.ask_of(broken), asks.ask_of(broken)] == [None, None]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "AttributeError" in said
 
 
 def test_equal_weights_have_one_digest_wherever_they_lie(tmp_path: Path) -> None:

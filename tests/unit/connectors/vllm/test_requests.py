@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.connectors.vllm.builders import ASK, BLOCK, SHARD, Desk, FakeRequest, Settled
-from tiered.connectors.vllm.asks import Ask
+from tests.unit.connectors.vllm.builders import ASK, BLOCK, SHARD, Desk, FakeRequest, Settled, image
+from tiered.connectors.vllm.adapters import Adapters
+from tiered.connectors.vllm.asks import Ask, Asking
 from tiered.connectors.vllm.orders import StoreOrder, unpack_tokens
 from tiered.connectors.vllm.requests import PROMISE_S
-from tiered.types import Hints, Source
+from tiered.types import Hints, Source, TenantId
 
 BLOCKS = list(range(50, 70))
 
@@ -90,6 +91,22 @@ def test_a_request_without_a_tenant_is_left_alone() -> None:
     desk.requests.allocated(request, BLOCKS, 0)
     assert stores(desk, "r") == ()
     assert not desk.requests.finished(request, BLOCKS)
+
+
+def test_input_that_comes_in_pieces_is_neither_looked_up_nor_stored() -> None:
+    """The ask would be that of the first piece, and say nothing of the images of the later ones."""
+    desk = Desk.open()
+    request = FakeRequest("r", resumable=True)
+    asking = Asking(default_tenant=TenantId("acme"), salt_tenants={}, adapters=Adapters())
+    desk.requests.arrived(request, asking.ask_of(request), now=0.0)
+    assert desk.requests.matched(request, 0, now=0.0) == 0
+    desk.requests.allocated(request, BLOCKS, 0)
+    request.all_token_ids += range(18)
+    request.mm_features = [image("cat", 20, 8)]
+    request.num_computed_tokens = len(request.all_token_ids)
+    assert stores(desk, "r") == ()
+    assert not desk.requests.finished(request, BLOCKS)
+    assert desk.lookups.asked == []
 
 
 def test_the_order_names_exactly_the_blocks_that_are_loaded() -> None:
