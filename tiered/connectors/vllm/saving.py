@@ -117,8 +117,10 @@ class Saver:
             jobs = [job for request_id in request_ids for job in self._open.pop(request_id, ())]
             for request_id in request_ids:
                 self._chains.pop(request_id, None)
-        for job in jobs:
-            job.is_live = False  # first, so that no further copy begins while the lock is waited for
+            for job in jobs:
+                # Before the locks are waited for, so that no further copy begins; under this one, so that no job puts
+                # back its request's chain, which nobody would then take away.
+                job.is_live = False
         for job in jobs:
             with job.lock:
                 pass

@@ -250,6 +250,34 @@ def test_cancel_does_not_wait_for_a_socket() -> None:
     assert pages.outs == []
 
 
+def test_nothing_is_remembered_of_a_request_that_is_cancelled_as_its_store_begins() -> None:
+    client, begins, goes_on = FakeClient(), threading.Event(), threading.Event()
+    chain = client.chain
+
+    def late_chain(*tokens: Any, **of: Any) -> Chain:
+        begins.set()
+        assert goes_on.wait(10)
+        return chain(*tokens, **of)
+
+    class Stepped(threading.Condition):
+        """Whoever cancels is overtaken by the store where it lets go of the lock for the first time."""
+
+        def __exit__(self, *error: Any) -> None:
+            super().__exit__(*error)
+            if threading.current_thread() is threading.main_thread() and begins.is_set() and not goes_on.is_set():
+                goes_on.set()
+                assert client.waits.wait(10)
+
+    client.chain = late_chain  # type: ignore[method-assign]
+    with saver(client, FakePages()) as made:
+        made.submit([store_order("r", 3)])
+        assert begins.wait(10)
+        made._changed.__class__ = Stepped
+        made.cancel(["r"])
+        until(lambda: client.saves, "the store has ended")
+        assert made._chains == {}
+
+
 def test_a_cancelled_request_may_begin_anew_at_once() -> None:
     client = FakeClient()
     client.goes_on.clear()
