@@ -89,8 +89,11 @@ async def _read(request: Request, serving: Serving) -> bytes:
 
 def _prompts(model: Model, body: ChatBody | CompletionBody, limits: LimitSettings) -> list[tuple[list[int], int]]:
     """Each prompt's tokens, and how many its answer may have. Errors: ApiError."""
-    if isinstance(body, CompletionBody) and len(body.prompt) > limits.prompts:
-        raise bad("prompt", f"{len(body.prompt)} prompts are more than {limits.prompts} at once")
+    if isinstance(body, CompletionBody):
+        # More than may wait would be told to come back for ever: they are taken together.
+        most, name = min((limits.prompts, "limits.prompts"), (limits.queue, "limits.queue"))
+        if len(body.prompt) > most:
+            raise bad("prompt", f"{len(body.prompt)} prompts are more than {most} at once ({name})")
     room = Room(model.context_tokens, limits.new_tokens)
     asked, named = body.asked_tokens
     prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"

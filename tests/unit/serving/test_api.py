@@ -277,6 +277,17 @@ def test_too_many_prompts_at_once_are_refused() -> None:
         assert server.complete(["a", "b", "c"]).json()["error"]["param"] == "prompt"
 
 
+def test_prompts_that_could_never_wait_together_are_refused_for_good() -> None:
+    with scripted(limits={"queue": 4}) as (server, _):
+        assert server.complete(["a"] * 4).status_code == 200
+        response = server.complete(["a"] * 5)
+        assert response.status_code == 400
+        assert "retry-after" not in response.headers
+        error = response.json()["error"]
+        assert error["param"] == "prompt"
+        assert error["message"] == "prompt: 5 prompts are more than 4 at once (limits.queue)"
+
+
 def test_a_full_queue_answers_429_and_when_to_come_back(pool: ThreadPoolExecutor) -> None:
     with scripted(limits={"queue": 2}) as (server, model):
         model.gate.clear()
