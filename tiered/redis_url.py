@@ -35,6 +35,23 @@ _SCHEMES: Final[Mapping[str, tuple[Kind, str]]] = {
 }
 _DEFAULT_PORTS: Final[Mapping[Kind, int]] = {Kind.SINGLE: 6379, Kind.SENTINEL: 26379, Kind.CLUSTER: 6379}
 _SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
+_TLS_OPTIONS: Final = (
+    "ssl_ca_certs",
+    "ssl_ca_data",
+    "ssl_ca_path",
+    "ssl_cert_reqs",
+    "ssl_certfile",
+    "ssl_check_hostname",
+    "ssl_ciphers",
+    "ssl_exclude_verify_flags",
+    "ssl_include_verify_flags",
+    "ssl_keyfile",
+    "ssl_min_version",
+    "ssl_password",
+)
+"""Those of redis-py that the connections for values understand as well."""
+_CERT_REQS: Final = ("none", "optional", "required")
+_TLS_VERSIONS: Final = {"771": "TLS 1.2", "772": "TLS 1.3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +97,9 @@ def parse_redis_url(text: str) -> RedisUrl:
         raise ValueError(HOW_TO_WRITE)
     kind, plain = _SCHEMES[scheme]
     parts = urlsplit(text)
+    _check_tls(dict(reversed(parse_qsl(parts.query))))  # of an option that is given twice, redis-py takes the first
     if kind is Kind.SINGLE:
+        _check_host(parts.hostname or "localhost")
         if plain == "unix" and not parts.path:
             raise ValueError("unix:// needs the path of the socket, such as unix:///run/redis.sock")
         return RedisUrl(text, kind, scheme=plain)
@@ -109,7 +128,34 @@ def _address(text: str, kind: Kind) -> Address:
         raise ValueError(
             f"{text!r} is no host:port; write {kind.value} hosts with commas between, such as a:7000,b:7000"
         )
+    _check_host(host)
     return Address(host, int(port))
+
+
+def _check_host(host: str) -> None:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise ValueError(f"{host!r} is no name of a host; between its dots are 1 to 63 characters") from None
+
+
+def _check_tls(options: Mapping[str, str]) -> None:
+    """So that no option holds for control calls alone, and none is found wrong only when a connection is made."""
+    given = {name: value for name, value in options.items() if name.startswith("ssl_")}
+    for name in given:
+        if name not in _TLS_OPTIONS:
+            raise ValueError(f"{name} is no option of TLS here; known: {', '.join(_TLS_OPTIONS)}")
+    cert_reqs = given.get("ssl_cert_reqs", "required")
+    if cert_reqs not in _CERT_REQS:
+        raise ValueError(f"ssl_cert_reqs={cert_reqs} is none of {', '.join(_CERT_REQS)}")
+    version = given.get("ssl_min_version", "771")
+    if version not in _TLS_VERSIONS:
+        known = ", ".join(f"{number} ({name})" for number, name in _TLS_VERSIONS.items())
+        raise ValueError(f"ssl_min_version={version} is none of {known}")
+    if not given.get("ssl_ca_data", "").isascii():
+        raise ValueError("ssl_ca_data is not PEM; percent-encode the certificates, or name a file with ssl_ca_certs")
+    if "ssl_keyfile" in given and "ssl_certfile" not in given:
+        raise ValueError("ssl_keyfile needs ssl_certfile, the certificate that it belongs to")
 
 
 def _service(kind: Kind, path: str, options: tuple[tuple[str, str], ...]) -> str:

@@ -43,6 +43,17 @@ def test_a_cluster_names_some_of_its_servers() -> None:
         ("redis+cluster://a:1/3", "a Redis Cluster has database 0 only"),
         ("redis+cluster://a:1?db=3", "a Redis Cluster has database 0 only"),
         ("unix+cluster:///run/r.sock", "write redis://host:port"),
+        ("rediss://h?ssl_validate_ocsp=true", "ssl_validate_ocsp is no option of TLS here; known: ssl_ca_certs,"),
+        ("rediss+sentinel://h/kv?ssl_colour=1", "ssl_colour is no option of TLS here"),
+        (
+            "rediss://h?ssl_cert_reqs=maybe&ssl_cert_reqs=none",
+            "ssl_cert_reqs=maybe is none of none, optional,",
+        ),
+        ("rediss://h?ssl_min_version=5", "ssl_min_version=5 is none of 771 (TLS 1.2), 772 (TLS 1.3)"),
+        ("rediss://h?ssl_ca_data=%C3%A9", "ssl_ca_data is not PEM"),
+        ("rediss+cluster://h?ssl_keyfile=/k", "ssl_keyfile needs ssl_certfile"),
+        (f"redis://{'a' * 64}", "is no name of a host"),
+        ("redis+cluster://a,b..c:1", "'b..c' is no name of a host"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(text: str, sentence: str) -> None:

@@ -19,6 +19,7 @@ import redis.connection
 
 from tiered.errors import TierError, TierTimeout, TierUnavailable
 from tiered.redis_url import Address
+from tiered.tiers.redis.tls import tls_context
 
 _SHORTEST_REPLY: Final = 5
 """``$-1`` or ``+OK`` and the line's end. No reply to GET or SET is shorter, so this much never reads too far."""
@@ -156,6 +157,7 @@ class RawConnection:
 
     def _connect(self, options: dict[str, Any], connect_timeout_s: float, timeout_s: float) -> socket.socket:
         raw: socket.socket | None = None
+        context = tls_context(options) if options.get("connection_class") is redis.SSLConnection else None
         try:
             if "path" in options:
                 raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -165,8 +167,8 @@ class RawConnection:
                 address = (options.get("host", "localhost"), options.get("port", 6379))
                 raw = socket.create_connection(address, connect_timeout_s)
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if options.get("connection_class") is redis.SSLConnection:
-                raw = _tls_context(options).wrap_socket(raw, server_hostname=options.get("host", "localhost"))
+            if context is not None:
+                raw = context.wrap_socket(raw, server_hostname=options.get("host", "localhost"))
                 raw.settimeout(timeout_s)
             else:
                 # Timeouts of the kernel leave the socket blocking, so that one call can receive a whole value.
@@ -295,17 +297,3 @@ def _translated(error: OSError) -> TierError:
     if isinstance(error, (TimeoutError, BlockingIOError)):
         return TierTimeout("redis: no answer within the timeout of a value")
     return TierUnavailable(f"redis: {error}")
-
-
-def _tls_context(options: dict[str, Any]) -> ssl.SSLContext:
-    """From the same options of the URL that redis-py reads."""
-    try:
-        context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
-        if options.get("ssl_certfile"):
-            context.load_cert_chain(options["ssl_certfile"], options.get("ssl_keyfile"))
-    except OSError as error:
-        raise TierUnavailable(f"redis.url: cannot read a TLS file named in it: {error}") from error
-    if options.get("ssl_cert_reqs") == "none":
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
