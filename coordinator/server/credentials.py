@@ -90,16 +90,16 @@ class Credentials:
                 grant = await run_in_threadpool(self.known.find, token)
             else:
                 grant = self.known.find(token)
-        except TierError as error:
-            raise _unchecked(error) from None
+        except TierError:
+            raise _unchecked() from None
         return None if grant is None else Caller(CallerKind.TENANT, TenantId(grant.tenant))
 
     async def of_session(self, session: str) -> Caller | None:
         """Who logged in. Errors: ApiError 503 as caller()."""
         try:
             return await run_in_threadpool(self.sessions.caller, session)
-        except TierError as error:
-            raise _unchecked(error) from None
+        except TierError:
+            raise _unchecked() from None
 
     async def _of_token(self, token: str) -> Caller:
         caller = await self.of_token(token)
@@ -108,10 +108,9 @@ class Credentials:
         return caller
 
 
-def _unchecked(error: TierError) -> ApiError:
-    return ApiError(
-        503, f"Redis did not answer, so this token could not be checked; try again ({error})", field="redis"
-    )
+def _unchecked() -> ApiError:
+    """Without the reason, which says where Redis is: who asks is nobody yet. The log has it."""
+    return ApiError(503, "Redis did not answer, so this token could not be checked; try again", field="redis")
 
 
 def _hostname(value: str) -> str:

@@ -22,6 +22,8 @@ log = get_logger(__name__)
 _BLAMED: Final = {400: "body", 404: "path", 405: "method"}
 """By the framework's own refusals."""
 
+_READING: Final = ("GET", "HEAD")
+
 _ORIGINS: Final = ("body", "path", "query", "header")
 
 
@@ -83,8 +85,12 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _on_tier_error(request: Request, error: Exception) -> JSONResponse:
-    log.warning("change refused", method=request.method, path=request.url.path, reason=str(error))
-    message = f"Redis did not answer, so the change may or may not have been made; look and try again ({error})"
+    if request.method in _READING:
+        log.warning("read failed", method=request.method, path=request.url.path, reason=str(error))
+        message = f"Redis did not answer; try again ({error})"
+    else:
+        log.warning("change failed", method=request.method, path=request.url.path, reason=str(error))
+        message = f"Redis did not answer, so the change may or may not have been made; look and try again ({error})"
     return _answer(503, ErrorDetail(field="", message=message))
 
 

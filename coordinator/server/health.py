@@ -32,7 +32,9 @@ def get_readiness(services: ServicesDep) -> ReadinessBody:
     """The last read of Redis succeeded, so what we say is current."""
     view = services.keeper.view
     if view.stale:
-        raise ApiError(503, view.reason, field="redis")
+        # Not the view's own words: everybody may ask, and they say where Redis is.
+        message = "Redis cannot be read, or has not been read yet; the coordinator's log says why"
+        raise ApiError(503, message, field="redis")
     facts = services.mirror_facts()
     lag_s = None if facts is None or facts.lag_s is None else round(facts.lag_s, 3)
     return ReadinessBody(status="ok", mirror_lag_s=lag_s)

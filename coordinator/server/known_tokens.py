@@ -14,7 +14,10 @@ from typing import Final
 from tiered.clock import Clock
 from tiered.cluster.access import NO_GRANTS, AccessTokens, Grant, Grants, digest_of, looks_like_token
 from tiered.errors import TierError, TierUnavailable
+from tiered.log import get_logger
 from tiered.types import TenantId
+
+log = get_logger(__name__)
 
 FRESH_S: Final = 1.0
 """A revoked token works no longer than this, where Redis answers."""
@@ -88,7 +91,8 @@ class KnownTokens:
                 raise TierUnavailable("redis: it did not answer a moment ago")
             try:
                 grants = self._tokens.read(self._known.grants if self._known else NO_GRANTS)
-            except TierError:
+            except TierError as error:
+                log.warning("tokens cannot be read", reason=str(error))
                 self._failed_at = self._clock.now()
                 raise
             self._known, self._failed_at = _Known(grants, now), None

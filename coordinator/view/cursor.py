@@ -14,6 +14,8 @@ import msgspec
 
 CURSOR_CHARS_MAX: Final = 16_384
 _PLAIN_BYTES_MAX: Final = 1 << 18
+_PLACE_MAX: Final = (1 << 63) - 1
+"""Beyond what any source can count to, and within what our messages and Redis can say."""
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -42,6 +44,7 @@ def decode_cursor(text: str) -> Reached:
         reached = _DECODER.decode(plain)
     except (UnicodeEncodeError, binascii.Error, zlib.error, msgspec.MsgspecError) as error:
         raise ValueError(str(error)) from None
-    if any(seq < 0 for seq in reached.nodes.values()) or any(at < 0 or n < 0 for at, n in reached.redis):
-        raise ValueError("a place is a number from 0 on")
+    places = (*reached.nodes.values(), *(number for place in reached.redis for number in place))
+    if not all(0 <= place <= _PLACE_MAX for place in places):
+        raise ValueError(f"a place is a number from 0 to {_PLACE_MAX}")
     return reached

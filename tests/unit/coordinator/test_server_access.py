@@ -222,7 +222,9 @@ def test_a_tenant_token_whose_validity_cannot_be_told_is_a_503(replica: Replica,
     parts.client.connection_pool.connection_kwargs["path"] = "/nowhere.sock"
     parts.client.connection_pool.reset()
     assert known.get("/v1/stats").status_code == 200
-    assert error_of(unknown.get("/v1/stats"))[:2] == (503, "redis")
+    status, field, message = error_of(unknown.get("/v1/stats"))
+    assert (status, field) == (503, "redis")
+    assert "nowhere" not in message, "who is not let in is not told where Redis is"
     assert replica.as_(READER).get("/v1/stats").status_code == 200
     assert replica.as_("nonsense").get("/v1/stats").status_code == 401
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -333,6 +335,16 @@ def test_a_follower_goes_on_after_a_node_was_silent_for_a_while(
         assert [event["block"] for event in events] == [A.hex()]
 
 
+def packed(text: str) -> str:
+    """A cursor as only others make it."""
+    return base64.urlsafe_b64encode(zlib.compress(text.encode())).decode()
+
+
+def test_the_farthest_place_of_a_cursor_can_be_asked_for(api: TestClient, nodes: tuple[FakeNode, FakeNode]) -> None:
+    after = packed(f'[{{"n1": {(1 << 63) - 1}}}, [[{(1 << 63) - 1}, 0]]]')
+    assert api.get("/v1/evictions", params={"after": after}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("query", "status", "field"),
     [
@@ -346,6 +358,10 @@ def test_a_follower_goes_on_after_a_node_was_silent_for_a_while(
         ({"tenant": "nobody"}, 404, "tenant"),
         ({"node": "n9"}, 404, "node"),
         ({"after": "x"}, 422, "after"),
+        ({"after": packed(f'[{{"n1": {1 << 63}}}, []]')}, 422, "after"),
+        ({"after": packed(f'[{{"n1": {1 << 80}}}, []]')}, 422, "after"),
+        ({"after": packed(f"[{{}}, [[0, {1 << 80}]]]")}, 422, "after"),
+        ({"after": packed("[{}, [[-1, 0]]]")}, 422, "after"),
         ({"after": ""}, 422, "after"),
         ({"after": "AAAA"}, 422, "after"),
         ({"after": "eJwDAAAAAAE="}, 422, "after"),
