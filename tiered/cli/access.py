@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from tiered.cli.signatures import sign
 from tiered.errors import ConfigError
 
 TOKEN_VARIABLE: Final = "TIERED_TOKEN"
@@ -128,7 +129,7 @@ def _read_token(file: Path) -> str:
 
 def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The command with the two options added to its signature, which is what typer goes by."""
-    signature = inspect.signature(command, eval_str=True)
+    parameters = inspect.signature(command, eval_str=True).parameters.values()
     added = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in _OPTIONS.items()
@@ -139,6 +140,5 @@ def _with_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with given(Given(token_file, ca)):
             return command(*args, **kwargs)
 
-    call.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
-    call.__annotations__ = {**{name: each.annotation for name, each in signature.parameters.items()}, **_OPTIONS}
+    sign(call, [*parameters, *added])
     return call

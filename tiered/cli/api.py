@@ -29,6 +29,9 @@ DEFAULT_URL: Final = "http://127.0.0.1:8080"
 TIMEOUT_S: Final = 5.0
 """Of one call. The coordinator answers from what it already knows, so more than this means that it hangs."""
 
+WALK_TIMEOUT_S: Final = 300.0
+"""Of a call that goes over blocks in Redis while we wait: some 40,000 a second."""
+
 CoordinatorOption = Annotated[
     str | None,
     typer.Option(
@@ -168,17 +171,17 @@ class CoordinatorClient:
 
     def clear(self, what: Mapping[str, object]) -> int:
         """what: ``{"tenant": NAME}``, ``{"prefix": HASH}`` or ``{"scope": ID}``. How many blocks Redis let go of."""
-        return self._call("POST", "/v1/clear", _Cleared, body=what).redis_blocks
+        return self._call("POST", "/v1/clear", _Cleared, body=what, answer_s=WALK_TIMEOUT_S).redis_blocks
 
     def pin(self, tenant: str, hashes: Sequence[str], *, lease_s: float) -> int:
         """How many of a prefix's blocks Redis has and keeps for so long."""
         body = {"hashes": list(hashes), "lease_s": lease_s}
-        return self._call("PUT", f"{_tenant_path(tenant)}/pins", _Pinned, body=body).blocks
+        path = f"{_tenant_path(tenant)}/pins"
+        return self._call("PUT", path, _Pinned, body=body, answer_s=WALK_TIMEOUT_S).blocks
 
     def unpin(self, tenant: str, hashes: Sequence[str]) -> int:
-        return self._call(
-            "POST", f"{_tenant_path(tenant)}/pins/release", _Pinned, body={"hashes": list(hashes)}
-        ).blocks
+        path, body = f"{_tenant_path(tenant)}/pins/release", {"hashes": list(hashes)}
+        return self._call("POST", path, _Pinned, body=body, answer_s=WALK_TIMEOUT_S).blocks
 
     def create_token(self, tenant: str, *, label: str = "", expires_s: float | None = None) -> NewAccessToken:
         return self._call("POST", _tokens_path(tenant), NewAccessToken, body={"label": label, "expires_s": expires_s})
@@ -220,8 +223,16 @@ class CoordinatorClient:
     def hot_prefixes(self, limit: int) -> HotPrefixes:
         return self._call("GET", f"/v1/prefixes?limit={limit}", HotPrefixes)
 
-    def _call(self, verb: Verb, path: str, kind: type[T], *, body: Mapping[str, object] | None = None) -> T:
-        response = self._send(verb, path, body)
+    def _call(
+        self,
+        verb: Verb,
+        path: str,
+        kind: type[T],
+        *,
+        body: Mapping[str, object] | None = None,
+        answer_s: float | None = None,
+    ) -> T:
+        response = self._send(verb, path, body, answer_s=answer_s)
         try:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.MsgspecError as error:
@@ -231,13 +242,20 @@ class CoordinatorClient:
                 field="coordinator",
             ) from None
 
-    def _send(self, verb: Verb, path: str, body: Mapping[str, object] | None) -> httpx.Response:
+    def _send(
+        self, verb: Verb, path: str, body: Mapping[str, object] | None, *, answer_s: float | None = None
+    ) -> httpx.Response:
+        """answer_s: how long the answer may take, once connected, where that is not as long as all else."""
         options: dict[str, Any] = {} if body is None else {"json": dict(body)}
+        if answer_s is not None:
+            options["timeout"] = httpx.Timeout(self._timeout_s, read=answer_s)
         try:
             response = self._http.request(verb, path, **options)
-        except httpx.TimeoutException:
+        except httpx.TimeoutException as error:
+            read_s = self._timeout_s if answer_s is None else answer_s
+            waited_s = read_s if isinstance(error, httpx.ReadTimeout) else self._timeout_s
             raise ConfigError(
-                f"coordinator: {self.url} did not answer within {self._timeout_s:g} s; see its log, or name "
+                f"coordinator: {self.url} did not answer within {waited_s:g} s; see its log, or name "
                 "another one with --coordinator or TIERED_COORDINATOR",
                 field="coordinator",
             ) from None
@@ -265,7 +283,8 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, brackets that do not close
+        httpx.URL(url).raw_host.decode("ascii").encode("idna")  # as httpx and the resolver take it
+    except (ValueError, httpx.InvalidURL):  # a port that is no number, brackets that do not close, no name of a host
         usable = False
     if not usable:
         raise ConfigError(

@@ -22,6 +22,7 @@ from tiered.cli.doctor import doctor_command
 from tiered.cli.drain import drain_command
 from tiered.cli.evictions import evictions_command
 from tiered.cli.nodes import nodes_command
+from tiered.cli.numbers import require_finite_numbers
 from tiered.cli.pins import pin_command, unpin_command
 from tiered.cli.plan import plan_command
 from tiered.cli.prefixes import prefixes_command
@@ -74,6 +75,7 @@ app.command("plan")(plan_command)
 app.command("capacity")(capacity_command)
 
 offer_access_options(app)
+require_finite_numbers(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -93,6 +93,11 @@ def _read(file: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config: {file} is not valid TOML: {error}", field="config") from None
+    except RecursionError:
+        raise ConfigError(
+            f"--config: {file} is nested more deeply than any settings; write [worker] and [coordinator] tables",
+            field="config",
+        ) from None
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -177,6 +177,10 @@ def _items(flag: str, path: str) -> list[object]:
         return list(filter(None, _BETWEEN.split(text)))
     try:
         return msgspec.json.decode(text, type=list[object])
+    except RecursionError:
+        raise ConfigError(
+            f"{flag}: {path} is not a JSON list of numbers or texts: it is nested", field=field
+        ) from None
     except msgspec.MsgspecError as error:
         raise ConfigError(f"{flag}: {path} is not a JSON list: {error}", field=field) from None
 

@@ -112,6 +112,31 @@ def test_every_failure_is_one_sentence(handler: Handler, parts: list[str]) -> No
         assert part in sentence
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda api: api.clear({"tenant": "acme"}),
+        lambda api: api.pin("acme", ["00"], lease_s=1.0),
+        lambda api: api.unpin("acme", ["00"]),
+    ],
+)
+def test_what_goes_over_the_blocks_of_redis_is_given_longer_than_other_calls(
+    call: Callable[[CoordinatorClient], object],
+) -> None:
+    seen: list[dict[str, float]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.extensions["timeout"])
+        raise httpx.ReadTimeout("slow")
+
+    with client(handler) as api:
+        with pytest.raises(ConfigError, match="did not answer within 300 s"):
+            call(api)
+        with pytest.raises(ConfigError, match="did not answer within 5 s"):
+            api.stats()
+    assert [(timeout["connect"], timeout["read"]) for timeout in seen] == [(5.0, 300.0), (5.0, 5.0)]
+
+
 def test_the_address_given_wins_over_the_cluster_of_this_machine(tmp_path: Path) -> None:
     environ = {"TIERED_CACHE_DIR": str(tmp_path)}
     state = ClusterState("http://127.0.0.1:7777", "unix:///s", "tiered", os.getpid(), [])
@@ -121,7 +146,22 @@ def test_the_address_given_wins_over_the_cluster_of_this_machine(tmp_path: Path)
     assert find_coordinator("http://other:1", environ) == "http://other:1"
 
 
-@pytest.mark.parametrize("url", ["localhost:8080", "ftp://x", "http://", "http://[", "http://h:port", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8080",
+        "ftp://x",
+        "http://",
+        "http://[",
+        "http://h:port",
+        "nonsense",
+        f"http://{'a' * 64}:1",
+        "http://a..b",
+        "http://\u2603\u0301.\u200d:1",
+        "http://xn--\u00fc",
+        "http://h/\x00",
+    ],
+)
 def test_an_address_that_is_none_is_named(url: str) -> None:
     with pytest.raises(ConfigError, match="--coordinator http://host:port"):
         find_coordinator(url, {})

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
+import typer
 
-from tiered.cli import doctor
+from tiered.cli import doctor, tenants
+from tiered.cli.api import CoordinatorClient
 from tiered.cli.bodies import Seconds, Stats
-from tiered.cli.main import main
+from tiered.cli.bounds import BOUNDS, Codec, OverQuota, policy_changes
+from tiered.cli.main import app, main
 from tiered.cli.stats import token_rows
 from tiered.cli.status import status_lines
-from tiered.cli.tenants import Codec, OverQuota, policy_changes, second_lines
+from tiered.cli.tenants import second_lines
 from tiered.codec.codecs import CODEC_NAMES
 from tiered.errors import ConfigError
 from tiered.pool.named import Leftover
@@ -35,14 +42,10 @@ STATS = msgspec.convert(
     },
     Stats,
 )
-NOTHING: dict[str, str | None] = dict.fromkeys(
-    ("hot_reserved", "hot_limit", "redis_reserved", "redis_limit", "redis_ttl")
-)
-UNSET: dict[str, None] = dict.fromkeys(("weight", "over_quota", "sharing", "redis_codec", "copies"))
 
 
 def test_a_change_holds_only_what_was_given_and_none_lifts_a_limit() -> None:
-    changes = policy_changes(**NOTHING | {"redis_reserved": "0", "redis_limit": "none"}, **UNSET)
+    changes = policy_changes({"redis_reserved": "0", "redis_limit": "none", "weight": None})
     assert changes == {"redis_reserved_bytes": 0, "redis_limit_bytes": None}
 
 
@@ -56,22 +59,23 @@ def test_a_change_holds_only_what_was_given_and_none_lifts_a_limit() -> None:
     ],
 )
 def test_a_hot_bound_in_one_unit_takes_the_place_of_the_other(text: str, limit: dict[str, object]) -> None:
-    assert policy_changes(**NOTHING | {"hot_limit": text}, **UNSET) == limit
+    assert policy_changes({"hot_limit": text}) == limit
 
 
 def test_a_hot_reservation_may_be_given_in_blocks() -> None:
-    changes = policy_changes(**NOTHING | {"hot_reserved": "12blocks"}, **UNSET)
+    changes = policy_changes({"hot_reserved": "12blocks"})
     assert changes == {"hot_reserved_bytes": 0, "hot_reserved_blocks": 12}
 
 
 def test_weight_and_over_quota_go_as_they_are() -> None:
     changes = policy_changes(
-        **NOTHING,
-        weight=2.5,
-        over_quota=OverQuota.REFUSE,
-        sharing="group:lab",
-        redis_codec=Codec.LOSSLESS,
-        copies=2,
+        {
+            "weight": 2.5,
+            "over_quota": OverQuota.REFUSE,
+            "sharing": "group:lab",
+            "redis_codec": Codec.LOSSLESS,
+            "copies": 2,
+        }
     )
     assert changes == {
         "weight": 2.5,
@@ -80,6 +84,46 @@ def test_weight_and_over_quota_go_as_they_are() -> None:
         "redis_codec": "lossless",
         "copies": 2,
     }
+
+
+@pytest.mark.parametrize(("verb", "method"), [("create", "POST"), ("set", "PATCH")])
+def test_every_bound_is_an_option_of_both_commands_and_reaches_the_coordinator(
+    verb: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[tuple[str, object]] = []
+
+    def answering(request: httpx.Request) -> httpx.Response:
+        sent.append((request.method, json.loads(request.content)))
+        return httpx.Response(422, json={"error": {"field": "", "message": "seen"}})
+
+    transport = httpx.MockTransport(answering)
+    monkeypatch.setattr(tenants, "connect", lambda _: CoordinatorClient("http://127.0.0.1:9", transport=transport))
+    given = {
+        "hot_reserved": "1KiB",
+        "hot_limit": "2KiB",
+        "hot_total_reserved": "3KiB",
+        "hot_total_limit": "4KiB",
+        "redis_reserved": "5KiB",
+        "redis_limit": "6KiB",
+        "redis_ttl": "7",
+        "weight": "8",
+        "over_quota": "refuse",
+        "sharing": "public",
+        "redis_codec": "lossless",
+        "copies": "2",
+    }
+    assert set(given) == set(BOUNDS)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    assert main(["tenants", verb, "acme", *flags]) == 2
+    [(how, body)] = sent
+    assert how == method
+    named = {"tenant": "acme"} if verb == "create" else {}
+    assert body == named | policy_changes({**given, "weight": 8.0, "copies": 2})
+
+
+def test_setting_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tenants", "set", "acme"]) == 2
+    assert "nothing to change" in capsys.readouterr().err
 
 
 def test_what_of_redis_are_second_copies_is_shown_where_a_tenant_asks_for_them() -> None:
@@ -111,7 +155,7 @@ def test_every_codec_can_be_chosen_and_no_other() -> None:
 )
 def test_a_bad_size_names_its_flag(field: str, text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        policy_changes(**NOTHING | {field: text}, **UNSET)
+        policy_changes({field: text})
 
 
 def test_the_rows_of_tokens_add_up_across_and_down() -> None:
@@ -178,6 +222,51 @@ def test_a_wrong_word_is_one_line_and_exit_code_2(argv: list[str], capsys: pytes
     assert captured.out == ""
     assert captured.err.startswith("tiered: ")
     assert captured.err.count("\n") == 1
+
+
+def float_options(group: typer.Typer, *path: str) -> Iterator[tuple[str, ...]]:
+    """Of a group's commands: the words that lead there, and the option."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+        assert command.name is not None
+        for name, parameter in inspect.signature(command.callback, eval_str=True).parameters.items():
+            if re.search(r"\bfloat\b", str(parameter.annotation)):
+                yield (*path, command.name, f"--{name.replace('_', '-')}")
+    for each in group.registered_groups:
+        assert each.typer_instance is not None
+        yield from float_options(each.typer_instance, *path, str(each.name))
+
+
+FLOAT_OPTIONS = sorted(float_options(app))
+
+
+def test_the_commands_options_that_take_a_float_are_found() -> None:
+    known = {("tenants", "set", "--weight"), ("tokens", "create", "--expires-s"), ("pin", "--lease-s")}
+    assert {*known, ("drain", "--timeout"), ("top", "--every"), ("stats", "--every")} <= set(FLOAT_OPTIONS)
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("words", FLOAT_OPTIONS, ids=" ".join)
+def test_a_number_that_is_none_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    *path, option = words
+    assert main([*path, f"{option}={number}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tiered: Invalid value for '{option}'")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["--tokens", "--hashes"])
+def test_a_prompt_that_is_nested_without_end_is_one_line(
+    tmp_path: Path, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000 + "]" * 100_000)
+    assert main(["route", "--tenant", "acme", flag, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"tiered: {flag}: {file} is not a JSON list of numbers or texts")
+    assert said.count("\n") == 1
 
 
 def test_a_wrong_value_is_said_in_our_words_with_the_help_that_knows_more(capsys: pytest.CaptureFixture[str]) -> None:

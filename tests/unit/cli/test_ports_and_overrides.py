@@ -111,6 +111,13 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
         read_overrides(file, [])
 
 
+def test_a_file_that_is_nested_without_end_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "deep.toml"
+    file.write_text(f"worker = {'[' * 100_000}{']' * 100_000}\n")
+    with pytest.raises(ConfigError, match=r"--config: .*deep\.toml is nested"):
+        read_overrides(file, [])
+
+
 def test_a_null_character_in_a_file_is_refused_by_its_key(tmp_path: Path) -> None:
     file = tmp_path / "tiered.toml"
     file.write_text('[worker.cluster]\nsecret = "a\\u0000b"\n')

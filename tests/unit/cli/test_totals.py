@@ -8,11 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.cli.test_commands import NOTHING, STATS, UNSET
+from tests.unit.cli.test_commands import STATS
 from tiered.cli.bodies import Tenant
+from tiered.cli.bounds import policy_changes
 from tiered.cli.cluster_file import ClusterState, write_cluster_file
 from tiered.cli.status import coordinator_lines, other_coordinators
-from tiered.cli.tenants import policy_changes, policy_lines, tenant_row, total_lines
+from tiered.cli.tenants import policy_lines, tenant_row, total_lines
 from tiered.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ def tenant(**policy: object) -> Tenant:
 
 
 def test_totals_are_sent_in_bytes_and_none_lifts_the_limit() -> None:
-    changes = policy_changes(**NOTHING, **UNSET, hot_total_reserved="1GiB", hot_total_limit="none")
+    changes = policy_changes({"hot_total_reserved": "1GiB", "hot_total_limit": "none"})
     assert changes == {"hot_total_reserved_bytes": 1 << 30, "hot_total_limit_bytes": None}
 
 
@@ -50,7 +51,7 @@ def test_totals_are_sent_in_bytes_and_none_lifts_the_limit() -> None:
 )
 def test_a_total_that_is_no_size_is_refused_naming_the_flag(flag: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"--{flag.replace('_', '-')}"):
-        policy_changes(**NOTHING | UNSET | {flag: text})  # type: ignore[arg-type]
+        policy_changes({flag: text})
 
 
 def test_totals_are_shown_beside_the_bounds_per_node_with_what_is_in_force() -> None:
