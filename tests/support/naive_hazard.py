@@ -59,7 +59,7 @@ class NaiveHazard(NaivePolicy):
     def __init__(self, n_blocks: int, parameters: Parameters = DEFAULTS) -> None:
         super().__init__(n_blocks)
         self.p = parameters
-        self.now = 0.0
+        self.now, self.has_clock = 0.0, False
         self.n_uses = self.n_requests = 0
         self.anything_left = False
         self.current: One | None = None
@@ -422,6 +422,11 @@ class NaiveHazard(NaivePolicy):
         return min(closes, one.ended + EDGES[one.age] if one.age < N_BINS - 1 else math.inf)
 
     def advance(self, now: float) -> None:
+        if not self.has_clock:
+            self.has_clock, self.now = True, now
+            for one in self.everyone:
+                one.since = now
+                self.lie_idle(one, now)
         self.now = max(self.now, now)
         while self.everyone:
             one = min(self.everyone, key=lambda one: (self.due(one), one.number))

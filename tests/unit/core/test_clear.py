@@ -131,4 +131,4 @@ def test_a_tenant_that_is_cleared_presses_no_other_above_its_limit() -> None:
         left = left_of(world, left, RED)
         assert not world.core.ledger.excess_bytes(BLUE)
     assert (left, world.used(RED)) == ([], 0)
-    assert (world.hot(shared), world.hot(own)) == (8, 2)
+    assert world.hot(shared) + world.hot(own) == world.used(BLUE) == 10

@@ -32,6 +32,8 @@ class Book:
         self.current: Segment | None = None
         """The request told of last, while it runs: blocks leave on its behalf, so its own leave last."""
         self.now = 0.0
+        self._has_clock = False
+        """The caller's clock may have begun long before it is told of here."""
         self.n_requests = 0
         self._n_uses = 0
         self._n_blocks = n_blocks
@@ -57,7 +59,12 @@ class Book:
         return self._n_uses
 
     def advance(self, now: float) -> None:
-        """Time goes on, never back."""
+        """Time goes on, never back. What is known before the first request has been idle since then."""
+        if not self._has_clock:
+            self._has_clock, self.now = True, now
+            for block in self.memory.blocks.values():
+                block.owner.since = now
+                self.ages.lie_idle(block.owner, now)
         self.now = max(self.now, now)
         for segment in self.ages.advance(self.now):
             self.file(segment)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.eviction.builders import hit, insert, key_of, order, remove
 from tests.unit.eviction.hazard.builders import NEVER_LRU, QUICK, Engine, keys
-from tiered.eviction.hazard.classes import ABANDONED, LAST, RUNNING, UNNAMED
+from tiered.eviction.hazard.classes import ABANDONED, FIRST_IDLE, LAST, RUNNING, UNNAMED
 from tiered.eviction.hazard.policy import HazardPolicy
 from tiered.eviction.hazard.segment import Segment
 from tiered.types import NO_HINTS, BlockId, Hints
@@ -242,3 +242,12 @@ def test_labels_and_output_stay_known_when_a_save_says_less() -> None:
     on_save(engine, 100, [1, 2])
     segment = owner(engine.policy, 2)
     assert (segment.labels, segment.session, segment.output_tokens) == (("model=a",), "s", 7)
+
+
+def test_what_was_here_before_the_first_request_has_been_idle_since_then_whatever_the_clock_says() -> None:
+    policy = HazardPolicy(8, NEVER_LRU)
+    insert(policy, 1)
+    policy.on_request(1, keys([2]), now=1e6, hints=NO_HINTS)
+    assert owner(policy, 1).age_bin == FIRST_IDLE
+    policy.on_request(2, keys([3]), now=1e6 + 100.0, hints=NO_HINTS)
+    assert owner(policy, 1).age_bin > FIRST_IDLE
