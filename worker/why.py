@@ -7,8 +7,9 @@ movers' come from their threads whenever they like. Nothing is put into words be
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -48,6 +49,8 @@ class WhyRing:
         self._of_block: dict[BlockHash, _Kept | list[_Kept]] = {}
         """One or many: most blocks have one, and a list each would cost as much as all the rest."""
         self._noted: deque[tuple[float, Happening]] = deque(maxlen=NOTED_MAX)
+        self._n_of_kind: Counter[str] = Counter()
+        """Entries: whoever looks for a rare kind can stop after the last."""
         self._n_events = 0
         self._n_bytes = 0
         self._last_at = 0.0
@@ -111,18 +114,22 @@ class WhyRing:
         """The newest, or the first after a number; oldest first, with the number to go on from.
 
         tenant, what: of that tenant, and of those kinds alone, where some are given. after_seq: 0 for the newest.
+        Cost: one look at each event up to the last that is told, or that is of those kinds; none at those before a
+        number.
         """
-        found: list[_Kept] = []
-        for kept in reversed(self._kept):
-            if kept.seq <= after_seq or (after_seq == 0 and len(found) == n_max):
-                break
-            if (not tenant or tenant_of(kept.entry) == tenant) and (not what or what_of(kept.entry) in what):
-                found.append(kept)
-        found.reverse()
-        goes_on_from = self.last_seq
-        if len(found) > n_max:
-            found = found[:n_max]
-            goes_on_from = found[-1].seq if found else after_seq
+        in_turn: Iterator[_Kept] = reversed(self._kept)
+        if after_seq:
+            # Numbers have no gaps, so that the place of one in the ring is known.
+            n_newer = max(0, self.last_seq - after_seq)
+            in_turn = islice(self._kept, max(0, len(self._kept) - n_newer), None)
+        if what:
+            of_kind = (kept for kept in in_turn if what_of(kept.entry) in what)
+            in_turn = islice(of_kind, sum(self._n_of_kind[kind] for kind in what))
+        found = list(islice((kept for kept in in_turn if not tenant or tenant_of(kept.entry) == tenant), n_max))
+        if not after_seq:
+            found.reverse()
+        # A full answer may have left some out; who follows without one is sent to the end.
+        goes_on_from = found[-1].seq if after_seq and len(found) == n_max else self.last_seq
         return tuple(Told(kept.seq, kept.at, happening_of(kept.entry)) for kept in found), goes_on_from
 
     def _put(self, at: float, entry: Entry) -> None:
@@ -130,6 +137,7 @@ class WhyRing:
         self._last_at = max(self._last_at, at)  # the wall clock may be set back, what happened does not
         kept = _Kept(self.last_seq, self._last_at, entry)
         self._kept.append(kept)
+        self._n_of_kind[what_of(entry)] += 1
         hashes = hashes_of(entry)
         self._n_events += len(hashes)
         self._n_bytes += _size(entry)
@@ -145,6 +153,7 @@ class WhyRing:
 
     def _drop_oldest(self) -> None:
         kept = self._kept.popleft()
+        self._n_of_kind[what_of(kept.entry)] -= 1
         hashes = hashes_of(kept.entry)
         self._n_events -= len(hashes)
         self._n_bytes -= _size(kept.entry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
@@ -45,10 +46,19 @@ def evictions_command(
         said = _print(newest_last, json=json, said=frozenset())
         if not found.events and not json:
             print("nothing of this kind is remembered", file=sys.stderr, flush=True)
+        is_behind = False
         while follow:
-            time.sleep(POLL_S)
+            if not is_behind:
+                time.sleep(POLL_S)
             found = client.evictions(urlencode([*asked, ("after", found.after)]))
             said = _print(found, json=json, said=said)
+            is_behind = _is_full(found, limit)
+
+
+def _is_full(found: Evictions, limit: int) -> bool:
+    """Whether a node may have more to tell than it was asked for."""
+    told = Counter(event.where for event in found.events)
+    return max(told.values(), default=0) >= limit
 
 
 def _print(found: Evictions, *, json: bool, said: frozenset[str]) -> frozenset[str]:

@@ -268,3 +268,21 @@ def test_who_follows_is_shown_what_came_since_each_time_until_interrupted(
     else:
         assert [line[-7:] for line in lines] == ["event 1", "event 2", "event 3"]
     assert said.err == "no answer from w4: away\n"
+
+
+def test_who_follows_asks_again_at_once_while_a_node_has_more_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full is what one node tells, not what all of them tell together."""
+    whose = [[], ["w1", "w1"], ["w1", "w2"], ["w2", "w2", "w1"], ["w1"]]
+    slept_before: list[int] = []
+
+    def answers(request: httpx.Request) -> httpx.Response:
+        n_asked = len(coordinator.asked)
+        if n_asked > len(whose):
+            raise KeyboardInterrupt
+        events = [EVENT | {"where": where} for where in whose[n_asked - 1]]
+        return httpx.Response(200, json={"events": events, "after": f"c{n_asked}", "silent": []})
+
+    coordinator = Coordinator(monkeypatch, answers)
+    monkeypatch.setattr(evictions.time, "sleep", lambda _: slept_before.append(len(coordinator.asked) + 1))
+    assert main(["evictions", "--follow", "--limit", "2"]) == 130
+    assert slept_before == [2, 4, 6]

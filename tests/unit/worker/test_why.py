@@ -176,6 +176,47 @@ def test_a_filter_of_tenant_and_kind_holds_and_the_follower_still_moves_on() -> 
     assert (nothing.events, nothing.last_seq) == ((), kept.last_seq)
 
 
+def test_who_follows_from_far_behind_is_answered_with_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ring(events_max=50_000)
+    kept.turn([event(number) for number in range(50_000)])
+    looks = 0
+
+    def tenant_of(entry: Entry) -> str:
+        nonlocal looks
+        looks += 1
+        return "red"
+
+    monkeypatch.setattr("worker.why.tenant_of", tenant_of)
+    oldest = kept.last_seq - 50_000
+    for after in (oldest - 7, oldest + 40_000, kept.last_seq - 10):
+        looks, first = 0, max(after, oldest) - oldest
+        told = recent(kept, after, n_max=10, tenant="red")
+        assert [each.happening.block_hash for each in told.events] == [block(first + at) for at in range(10)]
+        assert told.last_seq == told.events[-1].seq
+        assert looks <= 11
+    assert recent(kept, kept.last_seq + 5, tenant="red") == Explained((), kept.last_seq, 0)
+
+
+def test_who_looks_for_a_rare_kind_looks_no_further_than_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ring(events_max=1_000)
+    kept.turn([event(0, "corrupt"), *(event(number) for number in range(1, 990)), event(1, "evicted", "blue")])
+    kept.turn([event(number) for number in range(20)])  # the corrupt one is forgotten
+    looks = 0
+
+    def what_of(entry: Entry) -> str:
+        nonlocal looks
+        looks += 1
+        assert isinstance(entry, Happening)
+        return entry.what
+
+    monkeypatch.setattr("worker.why.what_of", what_of)
+    assert recent(kept, what="corrupt").events == recent(kept, kept.last_seq - 900, what="corrupt").events == ()
+    assert looks == 0
+    assert words(recent(kept, what="evicted")) == ["evicted"]
+    assert recent(kept, what="evicted", tenant="red").events == ()
+    assert looks == 2 * 21
+
+
 @pytest.mark.parametrize(
     "request_",
     [Recent(0, 0), Recent(0, EXPLAINED_EVENTS_MAX + 1), Recent(-1, 5), Explain(b"x"), Explain(bytes(32 * 257))],

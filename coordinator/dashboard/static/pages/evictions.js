@@ -34,6 +34,9 @@ export function open(body, shared) {
   let events = [];
   let isPaused = false;
   let waiting = [];
+  let day = new Date().toDateString();
+  let isAnew = true; // what arrives next takes the place of what is listed
+  let wasPassed = false; // nodes told more than can be followed: what came before the list is not all there
   const failing = h("div");
   const silent = h("p", { class: "soft" });
   const list = h("ol", { class: "log" });
@@ -58,11 +61,17 @@ export function open(body, shared) {
   const again = () => {
     const wanted = query().toString();
     history.replaceState(null, "", wanted ? `evictions?${wanted}` : "evictions");
+    begin();
+    live.now();
+  };
+
+  const begin = () => {
     after = null;
+    isAnew = true;
+    wasPassed = false;
     events = [];
     waiting = [];
     put(list);
-    live.now();
   };
 
   for (const each of [tenant, kind, node]) each.input.addEventListener("change", again);
@@ -81,7 +90,12 @@ export function open(body, shared) {
     }
     const arrived = [...fresh, ...waiting];
     waiting = [];
+    if (isAnew) {
+      events = [];
+      put(list);
+    }
     const isFirst = events.length === 0;
+    isAnew = false;
     events = [...arrived, ...events].slice(0, KEPT);
     list.prepend(...arrived.slice(0, KEPT).map((event) => entry(event, !isFirst)));
     while (list.childElementCount > KEPT) list.lastElementChild.remove();
@@ -92,9 +106,9 @@ export function open(body, shared) {
       note,
       isPaused
         ? `paused, ${plural(waiting.length, "event")} waiting`
-        : events.length >= KEPT
-          ? `the newest ${exact(KEPT)}`
-          : plural(events.length, "event"),
+        : `${events.length >= KEPT ? `the newest ${exact(KEPT)}` : plural(events.length, "event")}${
+            wasPassed ? "; some were passed over, since too many came to follow" : ""
+          }`,
     );
     nothing.hidden = events.length > 0;
     if (!nothing.hidden) {
@@ -133,19 +147,29 @@ export function open(body, shared) {
   const live = new Live({
     every: 2000,
     load: async (signal) => {
-      const wanted = query();
-      const isFirst = after === null;
-      wanted.set("limit", String(FIRST));
-      if (!isFirst) wanted.set("after", after);
-      const [told, nodes] = await Promise.all([
-        read(`v1/evictions?${wanted}`, { signal }),
-        isFirst ? read("v1/nodes", { signal }) : null,
-      ]);
-      return { told, nodes, isFirst };
+      const ask = (place) => {
+        const wanted = query();
+        wanted.set("limit", String(FIRST));
+        if (place !== null) wanted.set("after", place);
+        return read(`v1/evictions?${wanted}`, { signal });
+      };
+      const followed = after === null ? null : await ask(after);
+      if (followed && !isFull(followed.events)) return { told: followed, nodes: null, isFirst: false };
+      const [told, nodes] = await Promise.all([ask(null), read("v1/nodes", { signal })]);
+      return { told, nodes, isFirst: true, isBehind: followed !== null };
     },
-    show: ({ told, nodes, isFirst }) => {
+    show: ({ told, nodes, isFirst, isBehind }) => {
       put(failing);
+      if (day !== new Date().toDateString()) {
+        day = new Date().toDateString();
+        put(list, ...events.map((event) => entry(event, false)));
+      }
       if (nodes) node.offer([...nodes.nodes.filter((each) => each.alive).map((each) => each.node), "redis"]);
+      if (isBehind) {
+        isAnew = true;
+        wasPassed = true;
+        waiting = [];
+      }
       after = told.after;
       take(isFirst ? told.events : [...told.events].reverse());
       say(
@@ -158,10 +182,7 @@ export function open(body, shared) {
     },
     fail: (error) => {
       tellFailure(failing, error);
-      if (error.field !== "after") return;
-      after = null; // what an older coordinator gave: begin anew
-      events = [];
-      put(list);
+      if (error.field === "after") begin(); // it is what an older coordinator gave
     },
   }).start();
 
@@ -169,6 +190,13 @@ export function open(body, shared) {
     offStats();
     live.stop();
   };
+}
+
+/** After a place, a node tells its oldest events first, this many at most: then it is ahead of who follows it. */
+function isFull(events) {
+  const told = new Map();
+  for (const { where } of events) if (where !== "redis") told.set(where, (told.get(where) ?? 0) + 1);
+  return Math.max(0, ...told.values()) >= FIRST;
 }
 
 function chooser(label, all, value) {
@@ -204,12 +232,19 @@ function withoutKind({ sentence, what }) {
   return sentence.startsWith(`${what}: `) ? sentence.slice(what.length + 2) : sentence;
 }
 
+/** Without the day where that is today. */
+function when(at) {
+  const time = at.toLocaleTimeString("en-GB");
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
+}
+
 function entry(event, isNew) {
   const at = new Date(event.at);
   return h(
     "li",
     { class: isNew ? "is-new" : null, data: { what: event.what, tenant: event.tenant, where: event.where } },
-    h("time", { datetime: event.at, class: "soft", title: at.toLocaleString() }, at.toLocaleTimeString("en-GB")),
+    h("time", { datetime: event.at, class: "soft", title: at.toLocaleString() }, when(at)),
     h("span", { class: BAD.has(event.what) ? "what is-bad" : "what" }, event.what),
     h("span", { class: "cut", title: event.tenant }, event.tenant),
     h("span", { class: "soft cut", title: `remembered by ${event.where}` }, event.where),
