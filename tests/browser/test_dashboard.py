@@ -10,7 +10,19 @@ import httpx
 import pytest
 
 from tests.browser.agreement import HOLDS, PAGES, READY, address, hold_changes
-from tests.browser.busy import ACME, ADMIN, GLOBEX, LEASE_S, NODES, READER, TENANTS, Busy, busy_cluster, talk
+from tests.browser.busy import (
+    ACME,
+    ADMIN,
+    GLOBEX,
+    LEASE_S,
+    NODES,
+    READER,
+    TENANTS,
+    UMBRELLA,
+    Busy,
+    busy_cluster,
+    talk,
+)
 from tests.browser.conftest import DESKTOP, PHONE, Browser
 from tests.support.content import LAYOUT, hashes_of
 from tests.support.worker_process import until
@@ -83,6 +95,34 @@ def test_a_quota_edited_on_the_page_takes_effect_at_the_workers(busy: Busy, brow
     browser.forgive("422")
     write("3 MiB")
     until(lambda: "of 3.0 MiB" in browser.text(f"tr[data-key='{GLOBEX}']"), "and that it was raised again")
+
+
+def test_a_limit_beyond_what_the_page_can_read_back_stays_as_it_is(busy: Busy, browser: Browser) -> None:
+    """The most that the API allows; to JavaScript, whole numbers end at 2^53."""
+    most = {"redis_limit_bytes": 1 << 60, "hot_limit_bytes": (1 << 53) + 2}
+    with httpx.Client(base_url=busy.url, trust_env=False, timeout=10.0) as api:
+
+        def weigh(tenant: str) -> dict[str, object]:
+            """On the page; the policy after it."""
+            browser.open(address(busy.url, "tenants"))
+            browser.find(f"tr[data-key='{tenant}'] .toggle").click()
+            weight = browser.find("tr.detail input[name='weight']")
+            weight.clear()
+            weight.send_keys("3")
+            browser.find("tr.detail button[type='submit']").click()
+            until(lambda: "Saved" in browser.text("tr.detail"), "the page says that it is saved")
+            policy: dict[str, object] = api.get(f"/v1/tenants/{tenant}").json()["policy"]
+            return {name: policy[name] for name in (*most, "weight")}
+
+        try:
+            assert api.post("/v1/tenants", json={"tenant": "vast", **most}).status_code == 201
+            assert weigh("vast") == {**most, "weight": 3.0}
+            assert api.patch("/v1/tenants/default", json=most).status_code == 200
+            assert weigh(UMBRELLA) == {**most, "weight": 3.0}, "made from the default's policy"
+        finally:
+            api.patch("/v1/tenants/default", json=dict.fromkeys(most))
+            for tenant in ("vast", UMBRELLA):
+                api.delete(f"/v1/tenants/{tenant}")
 
 
 def test_a_pasted_prompt_is_shown_block_by_block(resting: Busy, browser: Browser) -> None:

@@ -34,13 +34,21 @@ const FIELDS = [
   },
 ];
 
-/** changed: called once a change is in force. */
+/**
+ * changed: called once a change is in force. {node, update(row), isEdited()}: what others change meanwhile is taken over,
+ * but for a field that somebody has written in, where it is said.
+ */
 export function quotaForm(row, changed) {
   const { tenant } = row.policy;
   let policy = row.policy;
   let isNamed = row.named;
   const inputs = new Map();
   const outcome = h("p", { role: "status", class: "soft" });
+  const unnamed = h(
+    "p",
+    { class: "soft", hidden: isNamed },
+    "It lives under the default's policy. Saving gives it one of its own.",
+  );
   const save = h("button", { type: "submit", class: "act main" }, "Save");
   const token = tokenField();
 
@@ -60,8 +68,7 @@ export function quotaForm(row, changed) {
             inputmode: field.kind === "number" ? "decimal" : null,
             autocomplete: "off",
             spellcheck: "false",
-            placeholder:
-              field.kind === "bytes" && field.least === undefined ? "no limit" : field.mayBeEmpty ? "never" : null,
+            placeholder: placeholder(field),
           });
     attribute(input, "aria-describedby", fault.id);
     inputs.set(field.name, { field, input, fault });
@@ -72,6 +79,26 @@ export function quotaForm(row, changed) {
 
   const fill = () => {
     for (const { field, input } of inputs.values()) input.value = inForce(field);
+  };
+
+  const isEdited = () => [...inputs.values()].some(({ field, input }) => input.value !== inForce(field));
+
+  const update = (now) => {
+    if (save.disabled) return; // what is being saved comes back as its answer
+    isNamed = now.named;
+    unnamed.hidden = isNamed;
+    const before = new Map([...inputs].map(([name, { field }]) => [name, inForce(field)]));
+    policy = now.policy;
+    for (const [name, { field, input, fault }] of inputs) {
+      const value = inForce(field);
+      if (value === before.get(name)) continue;
+      if (input.value === before.get(name)) {
+        input.value = value;
+      } else if (input.value !== value) {
+        say(fault, `Changed elsewhere to ${wordFor(field, value)}.`);
+        fault.hidden = false;
+      }
+    }
   };
 
   const undo = () => {
@@ -107,6 +134,7 @@ export function quotaForm(row, changed) {
   const wanted = () => {
     const given = {};
     for (const { field, input } of inputs.values()) {
+      if (input.value === inForce(field)) continue; // not all that the API allows can be read back from the text
       let value;
       try {
         value = valueOf(field, input.value);
@@ -136,6 +164,7 @@ export function quotaForm(row, changed) {
         : await change("POST", "v1/tenants", { ...policy, ...given });
       policy = answer.policy;
       isNamed = answer.named;
+      unnamed.hidden = isNamed;
       fill();
       say(outcome, "Saved. The workers follow within a second or two.");
       changed();
@@ -148,7 +177,7 @@ export function quotaForm(row, changed) {
   };
 
   fill();
-  return h(
+  const node = h(
     "form",
     {
       class: "form",
@@ -162,15 +191,13 @@ export function quotaForm(row, changed) {
         keydown: (event) => {
           // What somebody wrote is not thrown away together with the form: the first Escape takes it back.
           if (event.key !== "Escape") return;
-          if (![...inputs.values()].some(({ field, input }) => input.value !== inForce(field))) return;
+          if (!isEdited()) return;
           event.preventDefault();
           undo();
         },
       },
     },
-    isNamed
-      ? null
-      : h("p", { class: "soft" }, "It lives under the default's policy. Saving gives it one of its own."),
+    unnamed,
     h("div", { class: "fields" }, fields),
     token.node,
     h(
@@ -189,6 +216,18 @@ export function quotaForm(row, changed) {
       outcome,
     ),
   );
+  return { node, update, isEdited };
+}
+
+/** What an input says, in words: of a choice its label, of nothing what nothing means there. */
+function wordFor(field, value) {
+  if (field.kind === "choice") return field.choices.find(([each]) => String(each) === value)?.[1] ?? value;
+  return value || placeholder(field);
+}
+
+function placeholder(field) {
+  if (field.kind === "bytes" && field.least === undefined) return "no limit";
+  return field.mayBeEmpty ? "never" : null;
 }
 
 /** The API names its own fields and exact bytes; who looks at the form knows labels and sizes. */

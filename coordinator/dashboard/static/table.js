@@ -23,7 +23,7 @@ export class Table {
   #wanted = "";
   #rows = [];
   #shown = new Map(); // key -> {tr, cells, signs}
-  #open = new Map(); // key -> {tr, update}
+  #open = new Map(); // key -> {tr, update, stop, isEdited}
   #body;
   #headings = new Map();
   #more;
@@ -32,7 +32,10 @@ export class Table {
   #blank;
   #select;
 
-  /** detail: (row, {close}) => {node, update(row)}; empty: Node shown while there is no row at all. */
+  /**
+   * detail: (row, {close}) => {node, update(row), stop(), isEdited()}, all but node optional: while it is edited, its
+   * row stays whatever is filtered. empty: Node shown while there is no row at all.
+   */
   constructor({ what, columns, rowKey, sort, filterText, detail, empty }) {
     this.#columns = columns;
     this.#rowKey = rowKey;
@@ -70,11 +73,17 @@ export class Table {
     shown.tr.after(tr);
     shown.tr.classList.add("is-open");
     attribute(shown.toggle, "aria-expanded", "true");
-    this.#open.set(key, { tr, update: detail.update ?? (() => {}), stop: detail.stop ?? (() => {}) });
+    this.#open.set(key, {
+      tr,
+      update: detail.update ?? (() => {}),
+      stop: detail.stop ?? (() => {}),
+      isEdited: detail.isEdited ?? (() => false),
+    });
     if (focus) tr.querySelector("input, select, button, a")?.focus();
   }
 
-  close(key) {
+  /** focus: on the row's name, for who was inside. */
+  close(key, { focus = true } = {}) {
     const open = this.#open.get(key);
     if (!open) return;
     open.stop();
@@ -84,7 +93,7 @@ export class Table {
     shown?.tr.classList.remove("is-open");
     if (shown?.toggle) {
       attribute(shown.toggle, "aria-expanded", "false");
-      shown.toggle.focus();
+      if (focus) shown.toggle.focus();
     }
   }
 
@@ -183,12 +192,12 @@ export class Table {
       attribute(th, "aria-sort", key === column.key ? (this.#sort.falling ? "descending" : "ascending") : null);
     }
     if (this.#select.value !== column.key) this.#select.value = column.key;
-    // Rows do not move away under who works in them.
+    // Rows do not move away under who works in them, and what somebody wrote is not lost by looking for another row.
     const isUsed = !settle && this.#body.contains(document.activeElement) && document.activeElement !== document.body;
     const keys = new Set(listed.map(this.#rowKey));
     for (const [key, shown] of [...this.#shown]) {
-      if (keys.has(key) || (isUsed && this.#open.has(key))) continue;
-      this.close(key);
+      if (keys.has(key) || (isUsed && this.#open.has(key)) || this.#open.get(key)?.isEdited()) continue;
+      this.close(key, { focus: false });
       shown.tr.remove();
       this.#shown.delete(key);
     }
@@ -210,6 +219,12 @@ export class Table {
         after = open ? open.tr : shown.tr;
       }
       this.#open.get(key)?.update(row);
+    }
+    for (const row of this.#rows) {
+      const key = this.#rowKey(row);
+      if (keys.has(key) || !this.#open.has(key)) continue;
+      this.#fill(this.#shown.get(key), row); // it stays, though it is not listed
+      this.#open.get(key).update(row);
     }
     this.#tell(wanted.length, listed.length);
   }

@@ -186,8 +186,10 @@ const COLUMNS = [
 
 function detail(row, changed) {
   const numbers = h("dl", { class: "facts" });
+  const form = caller.kind === "tenant" ? null : quotaForm(row, changed);
   const update = (now) => {
     const policy = now.policy;
+    form?.update(now);
     put(
       numbers,
       TIERS.map(({ key, label }) =>
@@ -213,9 +215,6 @@ function detail(row, changed) {
     );
   };
   update(row);
-  const right =
-    caller.kind === "tenant"
-      ? h("p", { class: "soft" }, "Quotas are changed by an administrator.")
-      : quotaForm(row, changed);
-  return { node: h("div", { class: "split" }, numbers, right), update };
+  const right = form?.node ?? h("p", { class: "soft" }, "Quotas are changed by an administrator.");
+  return { node: h("div", { class: "split" }, numbers, right), update, isEdited: form?.isEdited };
 }
