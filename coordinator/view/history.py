@@ -10,6 +10,7 @@ import enum
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 from coordinator.view.snapshot import NO_TOKENS, ClusterView
@@ -25,23 +26,20 @@ GONE_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What came in the seconds before ``at``. tokens, refused_blocks: of those tenants that had any."""
+    """What came in the seconds before ``at``. tokens, refused_blocks: of those tenants that had any. total: of all
+    together, added up once."""
 
     at: float
     seconds: float
     tokens: Mapping[TenantId, TokenCounts]
+    total: TokenCounts
     refused_blocks: Mapping[TenantId, int]
     hot_bytes: int
     redis_bytes: int
 
     def tokens_of(self, tenant: TenantId | None) -> TokenCounts:
         """None: of all together."""
-        if tenant is not None:
-            return self.tokens.get(tenant, NO_TOKENS)
-        total = NO_TOKENS
-        for each in self.tokens.values():
-            total = total.plus(each)
-        return total
+        return self.total if tenant is None else self.tokens.get(tenant, NO_TOKENS)
 
 
 class Went(enum.Enum):
@@ -133,10 +131,12 @@ def _counters(view: ClusterView) -> _Counters:
 
 
 def _point(last: _Counters, now: _Counters, view: ClusterView) -> Point:
+    tokens = dict(_grown_tokens(last.tokens, now.tokens))
     return Point(
         at=now.at,
         seconds=now.at - last.at,
-        tokens=dict(_grown_tokens(last.tokens, now.tokens)),
+        tokens=tokens,
+        total=reduce(TokenCounts.plus, tokens.values(), NO_TOKENS),
         refused_blocks={
             tenant: n - before
             for tenant, n in now.refused_blocks.items()

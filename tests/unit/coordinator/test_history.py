@@ -60,7 +60,14 @@ def test_a_point_holds_what_came_since_the_one_before_it() -> None:
     assert (point.at, point.seconds) == (5.0, 5.0)
     assert point.tokens == {A: tokens(hot=20, peer=4)}  # b asked nothing
     assert point.tokens_of(None) == tokens(hot=20, peer=4)
+    assert point.tokens_of(None) is point.tokens_of(None)  # who looks adds nothing up
     assert point.tokens_of(B) == TokenCounts()
+
+
+def test_a_point_of_several_tenants_has_their_sum() -> None:
+    before = at(0.0, a=tokens(hot=1), b=tokens(missed=5))
+    history = told(History(), before, at(5.0, a=tokens(hot=3, redis=1), b=tokens(missed=9)))
+    assert history.points[0].tokens_of(None) == tokens(hot=2, redis=1, missed=4)
 
 
 def test_points_add_up_to_what_was_asked_and_are_bounded() -> None:

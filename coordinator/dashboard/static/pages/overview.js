@@ -16,12 +16,15 @@ const NODES_SHOWN = 8;
 
 export function open(body, shared) {
   const alerts = h("ul", { class: "alerts", "aria-label": "Alerts" });
+  const spoken = h("p", { class: "unseen", role: "status" });
+  const news = newAlerts();
   const failing = h("div");
   const ratio = figure("of tokens asked were found");
   const asked = figure("tokens asked");
   const tokens = h("div");
   const legend = h("div", { class: "legend" });
   const flow = new Flow();
+  const flowFailing = h("div");
   const leases = new Leases();
   const seconds = figure("of prefill saved");
   const spared = figure("tokens not computed again");
@@ -35,6 +38,7 @@ export function open(body, shared) {
   put(
     body,
     failing,
+    spoken,
     alerts,
     h(
       "div",
@@ -46,6 +50,7 @@ export function open(body, shared) {
           h("div", { class: "figures" }, ratio.node, asked.node),
           h("div", { class: "chart" }, tokens),
           h("div", { class: "beside" }, legend, flow.node),
+          flowFailing,
         ),
       ),
       wide(
@@ -125,16 +130,14 @@ export function open(body, shared) {
   const slow = new Live({
     every: 1000,
     load: async (signal) => {
-      const [told, list, past] = await Promise.all([
-        read("v1/alerts", { signal }),
-        read("v1/nodes", { signal }),
-        read("v1/history", { signal }),
-      ]);
-      return { alerts: told.alerts, nodes: list.nodes, past };
+      const [told, list] = await Promise.all([read("v1/alerts", { signal }), read("v1/nodes", { signal })]);
+      return { alerts: told.alerts, nodes: list.nodes };
     },
-    show: ({ alerts: told, nodes: list, past }) => {
+    show: ({ alerts: told, nodes: list }) => {
       put(failing);
       showAlerts(alerts, told);
+      const fresh = news(told);
+      if (fresh.length) say(spoken, fresh.map(({ text }) => text.replaceAll("`", "")).join(" "));
       // The list of nodes may be read a moment before the alerts are: what one says is lost, both show as lost.
       const lost = new Set(told.filter((alert) => alert.about === "lost").map((alert) => alert.node));
       for (const node of list) {
@@ -142,7 +145,6 @@ export function open(body, shared) {
         node.alive &&= !lost.has(node.node);
       }
       showNodes(nodes, list);
-      flow.show(past.points);
     },
     fail: (error) => {
       tellFailure(failing, error);
@@ -150,11 +152,22 @@ export function open(body, shared) {
     },
   }).start();
 
+  const past = new Live({
+    every: 5000, // it has no more than a point in that time
+    load: (signal) => read("v1/history", { signal }),
+    show: ({ points }) => {
+      put(flowFailing);
+      flow.show(points);
+    },
+    fail: (error) => tellFailure(flowFailing, error),
+  }).start();
+
   for (const { live } of glances) live.start();
 
   return () => {
     offStats();
     slow.stop();
+    past.stop();
     for (const { live } of glances) live.stop();
   };
 }
@@ -231,6 +244,17 @@ function showAlerts(list, told) {
       ),
     ),
   );
+}
+
+/** Alarms and warnings that were not there the last time; their ages and counts change all the time. */
+function newAlerts() {
+  let known = new Set();
+  return (told) => {
+    const key = ({ level, about, node }) => `${level} ${about} ${node}`;
+    const fresh = told.filter((alert) => alert.level !== "note" && !known.has(key(alert)));
+    known = new Set(told.map(key));
+    return fresh;
+  };
 }
 
 /** Silence is no good news. */
