@@ -2,7 +2,8 @@
 
 Owns the one tracer of this process and how a span is named to another process: by a W3C ``traceparent``, so that one
 trace goes from an engine's match through its worker to a peer and to Redis. Off by default; a span then costs a call
-that returns a constant. What is traced says no token and no prompt: names of tenants and nodes, counts, and times.
+that returns a constant. What is traced says no token and no prompt: names of tenants and nodes, counts, times, and of
+an error its type alone, as its words may quote what was asked.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tiered.errors import ConfigError
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span as OtelSpan
-    from opentelemetry.trace import Tracer, TracerProvider
+    from opentelemetry.trace import StatusCode, Tracer, TracerProvider
 
 Value = str | int | float | bool
 
@@ -136,7 +137,11 @@ class _Open:
     def __init__(self, tracer: Tracer, name: str, parent: str, attributes: dict[str, Value]) -> None:
         context = _propagator().extract({"traceparent": parent}) if parent else None
         self._opening = tracer.start_as_current_span(
-            name, context=context, attributes={f"tiered.{key}": value for key, value in attributes.items()}
+            name,
+            context=context,
+            attributes={f"tiered.{key}": value for key, value in attributes.items()},
+            record_exception=False,
+            set_status_on_exception=False,
         )
         self._span: OtelSpan | None = None
         self.name_to_others = ""
@@ -153,7 +158,17 @@ class _Open:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None and self._span is not None:
+            self._span.set_attribute("error.type", kind.__qualname__)
+            self._span.set_status(_failed())
         self._opening.__exit__(kind, error, trace)
+
+
+@cache
+def _failed() -> StatusCode:
+    from opentelemetry.trace import StatusCode
+
+    return StatusCode.ERROR
 
 
 @cache

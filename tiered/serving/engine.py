@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -202,7 +203,8 @@ class Engine:
 
         steering = Steering(choose=Sampler(job.sampling).choose, on_token=on_token, wanted=wanted)
         try:
-            with span("serve.answer", tenant=job.tenant, n_prompt_tokens=len(job.prompt)):
+            # That the asker left is no error; it is said below.
+            with span("serve.answer", tenant=job.tenant, n_prompt_tokens=len(job.prompt)), suppress(Abandoned):
                 model.generator.generate(
                     job.prompt,
                     tenant=job.tenant,
@@ -212,8 +214,6 @@ class Engine:
                     keep_answer=self._keep_answers,
                     hints=job.hints,
                 )
-        except Abandoned:  # said below
-            pass
         except Exception:
             _log.exception("an answer failed", request=job.request_id, tenant=job.tenant)
             if answer.finish is None:
