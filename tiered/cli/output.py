@@ -73,8 +73,13 @@ def human_count(count: int) -> str:
 
 
 def human_share(part: int, whole: int) -> str:
-    """``42.0%`` of whole; a dash where there is nothing to take a share of."""
-    return f"{100 * part / whole:.1f}%" if whole else "-"
+    """``42.0%`` of whole; only all of it is 100.0%, and only nothing 0.0%. A dash where there is no whole."""
+    if not whole:
+        return "-"
+    percent = 100 * part / whole
+    if part > 0 and percent < 0.05:
+        return "<0.1%"
+    return f"{min(percent, 99.9) if part < whole else percent:.1f}%"
 
 
 @contextmanager

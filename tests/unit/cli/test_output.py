@@ -39,9 +39,20 @@ def test_human_bytes_chooses_the_unit_a_person_would(count: int | None, text: st
     assert human_bytes(count) == text
 
 
-def test_a_share_of_nothing_is_a_dash() -> None:
-    assert human_share(0, 0) == "-"
-    assert human_share(1, 3) == "33.3%"
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 0, "-"),
+        (0, 5, "0.0%"),
+        (1, 3, "33.3%"),
+        (5, 5, "100.0%"),
+        (99_996, 100_000, "99.9%"),
+        (1, 100_000, "<0.1%"),
+        (6, 4, "150.0%"),
+    ],
+)
+def test_a_share_is_all_or_nothing_only_where_it_is(part: int, whole: int, text: str) -> None:
+    assert human_share(part, whole) == text
 
 
 def test_json_turns_records_into_objects_with_raw_numbers(capsys: pytest.CaptureFixture[str]) -> None:

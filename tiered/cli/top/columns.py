@@ -22,11 +22,12 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """seconds 0: nothing was compared yet."""
+    """seconds 0: nothing was compared yet. n_nodes: alive."""
 
     tenant: Tenant
     flow: TenantFlow
     seconds: float
+    n_nodes: int
 
     @property
     def name(self) -> str:
@@ -93,8 +94,10 @@ class Form(Generic[Row]):
 
 
 def tenant_rows(picture: Picture) -> list[TenantRow]:
-    flow = picture.flow
-    return [TenantRow(each, flow.of_tenant(each.policy.tenant), flow.seconds) for each in picture.sample.tenants]
+    flow, n_nodes = picture.flow, picture.sample.stats.nodes.alive
+    return [
+        TenantRow(each, flow.of_tenant(each.policy.tenant), flow.seconds, n_nodes) for each in picture.sample.tenants
+    ]
 
 
 def node_rows(picture: Picture) -> list[NodeRow]:
@@ -108,10 +111,11 @@ def node_state(node: Node) -> str:
     return "alive" if node.drain.state is DrainState.NONE else node.drain.state.value
 
 
-def hot_limit_bytes(tenant: Tenant) -> int | None:
-    """Over all nodes, where it has such a bound, else on each node."""
-    total = tenant.policy.hot_total_limit_bytes
-    return tenant.policy.hot_limit_bytes if total is None else total
+def hot_limit_bytes(tenant: Tenant, n_nodes: int) -> int | None:
+    """Over all nodes: its limit in all or that of each node alive, whichever is lower. None: neither is known."""
+    total, each = tenant.policy.hot_total_limit_bytes, tenant.policy.hot_limit_bytes
+    of_nodes = None if each is None or not n_nodes else each * n_nodes
+    return min((limit for limit in (total, of_nodes) if limit is not None), default=None)
 
 
 def _ratio(part: float, whole: float) -> float:
@@ -122,11 +126,14 @@ def _limit(limit_bytes: int | None) -> float:
     return float("inf") if limit_bytes is None else limit_bytes
 
 
-def _hot_limit(tenant: Tenant) -> str:
-    limit, total = hot_limit_bytes(tenant), tenant.policy.hot_total_limit_bytes
-    if limit is None and tenant.policy.hot_limit_blocks is not None:
-        return f"{human_count(tenant.policy.hot_limit_blocks)} blk/n"
-    return human_bytes(limit) if limit is None or total is not None else f"{human_bytes(limit)}/n"
+def _hot_limit(tenant: Tenant, n_nodes: int) -> str:
+    policy, limit = tenant.policy, hot_limit_bytes(tenant, n_nodes)
+    total, each = policy.hot_total_limit_bytes, policy.hot_limit_bytes
+    if each is not None and (total is None or limit != total):
+        return f"{human_bytes(each)}/n"
+    if limit is None and policy.hot_limit_blocks is not None:
+        return f"{human_count(policy.hot_limit_blocks)} blk/n"
+    return human_bytes(limit)
 
 
 def _busy(row: TenantRow) -> float:
@@ -182,8 +189,8 @@ TENANTS: Final[Form[TenantRow]] = Form(
         Column(
             "limit",
             12,
-            lambda row: _hot_limit(row.tenant),
-            lambda row: _limit(hot_limit_bytes(row.tenant)),
+            lambda row: _hot_limit(row.tenant, row.n_nodes),
+            lambda row: _limit(hot_limit_bytes(row.tenant, row.n_nodes)),
         ),
         _of_tenant("borrowed", 11, lambda tenant: tenant.hot_borrowed_bytes),
         _of_tenant("lent", 11, lambda tenant: tenant.hot_idle_reserved_bytes),

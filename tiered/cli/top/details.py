@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date, datetime
 
 from rich.text import Text
 
@@ -158,15 +159,21 @@ def _usage_line(row: UsageRow, subject: Subject) -> Text:
 
 def _event_lines(events: Sequence[Event], width: int) -> list[Text]:
     """A line for each, its sentence as far as there is room; it is folded by who shows it, not cut."""
+    today = datetime.now().astimezone().date()
     return [
         Text.assemble(
-            (f"{event.at.astimezone():%H:%M:%S} ", "bold"),
+            (f"{_when(event.at.astimezone(), today)} ", "bold"),
             f"{cut(event.where, 12):<12} ",
             f"{(event.block or NOTHING)[:8]:<8} " if width >= 100 else "",
             event.sentence,
         )
         for event in events
     ]
+
+
+def _when(at: datetime, today: date) -> str:
+    """Without the day where that is today."""
+    return f"{at:%H:%M:%S}" if at.date() == today else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
 def _source(rate: SourceRate) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from tests.unit.cli.top.builders import MIB, counts, node, sample, tenant
 from tests.unit.cli.top.crowd import Crowd
 from tiered.cli.bodies import Alert, Node, Tenant
+from tiered.cli.explained import Event
 from tiered.cli.top.columns import NODES, TENANTS, Sorting, node_rows, tenant_rows
 from tiered.cli.top.details import detail_text
 from tiered.cli.top.overview import overview
 from tiered.cli.top.picture import failed, first_picture, looked, seen
-from tiered.cli.top.sample import TOO_OLD, Subject
+from tiered.cli.top.sample import TOO_OLD, Detail, Subject
 from tiered.cli.top.words import bar, brief, bytes_per_second, cut, duration, per_second, short
 
 
@@ -78,6 +80,47 @@ def test_a_limit_that_is_not_set_is_the_largest() -> None:
     rows = tenant_rows(first_picture(sample(1.0, tenants=[bounded, tenant("a")]), now=1.0))
     limit = next(i for i, column in enumerate(TENANTS.columns) if column.title == "limit")
     assert [row.name for row in TENANTS.arranged(rows, Sorting(limit, rising=False))] == ["a", "z"]
+
+
+@pytest.mark.parametrize(
+    ("total", "each", "n_nodes", "shown"),
+    [
+        (None, None, 3, "none"),
+        (20 * MIB, None, 3, "20 MiB"),
+        (None, 8 * MIB, 3, "8 MiB/n"),
+        (20 * MIB, 8 * MIB, 2, "8 MiB/n"),
+        (20 * MIB, 8 * MIB, 3, "20 MiB"),
+        (20 * MIB, 8 * MIB, 0, "20 MiB"),
+    ],
+)
+def test_of_two_hot_limits_the_lower_is_shown_and_sorted_by(
+    total: int | None, each: int | None, n_nodes: int, shown: str
+) -> None:
+    made = tenant("z")
+    policy = msgspec.structs.replace(made.policy, hot_total_limit_bytes=total, hot_limit_bytes=each)
+    nodes = [node(f"n{i}") for i in range(n_nodes)] + [node("lost", alive=False)]
+    at_17_mib = msgspec.structs.replace(
+        tenant("a"), policy=msgspec.structs.replace(tenant("a").policy, hot_total_limit_bytes=17 * MIB)
+    )
+    bounded = msgspec.structs.replace(made, policy=policy)
+    rows = tenant_rows(first_picture(sample(1.0, tenants=[bounded, at_17_mib], nodes=nodes), now=1.0))
+    index, column = next((i, each) for i, each in enumerate(TENANTS.columns) if each.title == "limit")
+    first, second = TENANTS.arranged(rows, Sorting(index, rising=True))
+    by_name = {row.name: row for row in rows}
+    assert column.cell(by_name["z"]) == shown
+    assert [first.name, second.name] == (["z", "a"] if (total, n_nodes) == (20 * MIB, 2) else ["a", "z"])
+
+
+def test_what_happened_on_another_day_has_its_date() -> None:
+    def times(at: datetime) -> str:
+        event = Event(at, "a", "evicted", None, "red", "hot", 1, "evicted: gone", {})
+        subject = Subject(Node, "a")
+        picture = looked(first_picture(sample(1.0, nodes=[node("a")]), now=1.0), Detail(subject, [], [event], []))
+        return detail_text(picture, subject, 80).plain.splitlines()[-1].partition(" a ")[0]
+
+    now = datetime.now().astimezone()
+    assert times(now) == f"{now:%H:%M:%S}"
+    assert times(now - timedelta(days=1)) == f"{now - timedelta(days=1):%Y-%m-%d %H:%M:%S}"
 
 
 def test_every_column_of_every_row_can_be_shown_and_sorted_by_before_and_after_the_first_interval() -> None:
