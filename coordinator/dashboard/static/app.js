@@ -2,7 +2,7 @@
 
 import { Unreachable, caller, read } from "./api.js";
 import { attribute, h, put, say } from "./dom.js";
-import { Live } from "./live.js";
+import { Live, moment, secondsSince } from "./live.js";
 import { problem } from "./parts.js";
 import { ago } from "./words.js";
 
@@ -21,9 +21,12 @@ const main = document.querySelector("main");
 const links = [...document.querySelectorAll("nav a[data-page]")];
 const freshness = document.getElementById("freshness");
 const banner = document.getElementById("banner");
+// What is spoken when it changes, and beside it an age that changes every second.
+const [state, stateAge] = freshness.children;
+const [told, toldAge] = banner.children;
 
 let current = null; // {name, stop}
-let heard = null; // {at, stats} of the last answer
+let heard = null; // {when, stats} of the last answer
 let trouble = "";
 
 /** What a page is given: where to put itself, and the stats that all of them share. */
@@ -35,7 +38,7 @@ const shared = {
   },
   /** Age in seconds of the numbers that the coordinator last gave. */
   get age() {
-    return heard ? heard.stats.age_s + (performance.now() - heard.at) / 1000 : null;
+    return heard ? heard.stats.age_s + secondsSince(heard.when) : null;
   },
   onStats(listener) {
     this.listeners.add(listener);
@@ -48,7 +51,7 @@ const pulse = new Live({
   every: 1000,
   load: (signal) => read("v1/stats", { signal }),
   show(stats) {
-    heard = { at: performance.now(), stats };
+    heard = { when: moment(), stats };
     trouble = "";
     tellAge();
     for (const listener of [...shared.listeners]) listener(stats);
@@ -67,23 +70,20 @@ function tellAge() {
   if (stats) {
     const { alive, known } = stats.nodes;
     const lost = known > alive ? `, ${known - alive} lost` : "";
-    say(
-      freshness,
-      `${isStale ? "stale" : "live"} · ${alive} ${alive === 1 ? "node" : "nodes"}${lost}${isStale ? ` · ${ago(age)}` : ""}`,
-    );
+    say(state, `${isStale ? "stale" : "live"} · ${alive} ${alive === 1 ? "node" : "nodes"}${lost}`);
+    say(stateAge, isStale ? ` · ${ago(age)}` : "");
     attribute(freshness, "class", isStale ? "fresh is-stale" : "fresh is-live");
   }
-  document.body.classList.toggle("is-stale", isStale);
-  if (trouble && !stats) say(banner, trouble);
-  else if (trouble) say(banner, `${trouble} These numbers are from ${ago(age)}.`);
-  else if (stats?.stale)
-    say(
-      banner,
-      `Redis does not answer the coordinator. These numbers are from ${ago(age)}; engines go on without it.`,
-    );
-  else if (isStale) say(banner, `These numbers are from ${ago(age)}.`);
-  else say(banner, "");
-  banner.hidden = banner.textContent === "";
+  say(told, isStale || trouble ? reason(stats) : "");
+  say(toldAge, isStale ? ` These numbers are from ${ago(age)}.` : "");
+  banner.classList.toggle("is-told", told.textContent !== "");
+}
+
+function reason(stats) {
+  if (trouble) return trouble;
+  return stats.stale
+    ? "Redis does not answer the coordinator; engines go on without it."
+    : "No newer numbers came for some time.";
 }
 
 function pageName() {

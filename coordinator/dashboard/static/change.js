@@ -1,6 +1,6 @@
 // A change of a tier's size: which one brings a tenant most, whether its curve may be believed, and in what words.
 
-import { bytes } from "./words.js";
+import { bytes, plural } from "./words.js";
 
 export const TIERS = { hot: "hot memory", redis: "Redis" };
 export const SHORT_TIERS = { hot: "hot", redis: "Redis" };
@@ -29,4 +29,10 @@ export function signed(n) {
 
 export function points(n) {
   return `${n < 0 ? "−" : "+"}${Math.abs(n).toFixed(1)} points`;
+}
+
+/** Of whom the API says nothing, since it was asked for no more. */
+export function leftOutWords(n) {
+  const are = n === 1 ? "is" : "are";
+  return `${plural(n, "tenant")} with fewer lookups ${are} left out; see one with \`tiered capacity TENANT\`.`;
 }

@@ -1,10 +1,10 @@
 // Two answers in a few lines each, for the overview: who gives way to whom, and what more memory would buy.
 
 import { read } from "./api.js";
-import { SHORT_TIERS, best, fits, points, signed } from "./change.js";
+import { SHORT_TIERS, best, fits, leftOutWords, points, signed } from "./change.js";
 import { h, put } from "./dom.js";
 import { Live } from "./live.js";
-import { blank, section, tellFailure } from "./parts.js";
+import { blank, section, tellFailure, withCode } from "./parts.js";
 import { count, exact, plural } from "./words.js";
 
 const LINES = 5;
@@ -91,17 +91,19 @@ function showPairs(place, found, nEvents) {
 
 export function buying() {
   const lines = h("div");
+  const rest = h("p", { class: "soft" });
   const failing = h("div");
   const live = new Live({
     every: 15000,
     load: (signal) => read(`v1/capacity?limit=${TENANTS_ASKED}`, { signal }),
-    show: ({ tenants }) => {
+    show: ({ tenants, left_out: leftOut }) => {
       put(failing);
       showChanges(lines, tenants);
+      put(rest, leftOut ? withCode(leftOutWords(leftOut)) : null);
     },
     fail: (error) => tellFailure(failing, error),
   });
-  return { live, node: section("What more memory would buy", failing, lines, link("capacity", "All curves")) };
+  return { live, node: section("What more memory would buy", failing, lines, rest, link("capacity", "All curves")) };
 }
 
 function showChanges(place, tenants) {

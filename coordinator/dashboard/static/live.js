@@ -77,15 +77,24 @@ export class Live {
   }
 }
 
+/** Now, to be compared with later. */
+export function moment() {
+  return { at: performance.now(), wall: Date.now() };
+}
+
+/** The clock that only goes on stands still while the machine sleeps, the other may be set: the larger difference. */
+export function secondsSince({ at, wall }) {
+  return Math.max(performance.now() - at, Date.now() - wall) / 1000;
+}
+
 /** Differences of counters between two answers, by name. A counter that fell began anew: what it has is what came. */
 export class Rates {
   #last = new Map();
 
   /** Counts a second since the last call for this key, or null the first time. age: of the numbers, in seconds. */
   of(key, life, counters, age) {
-    const at = performance.now() / 1000 - age;
     const last = this.#last.get(key);
-    const seconds = last ? at - last.at : 0;
+    const seconds = last ? secondsSince(last.heard) + last.age - age : 0;
     if (last && last.life === life && seconds < 0.5) return last.rates;
     const rates =
       last && last.life === life
@@ -96,7 +105,7 @@ export class Rates {
             ]),
           )
         : null;
-    this.#last.set(key, { at, life, counters, rates });
+    this.#last.set(key, { heard: moment(), age, life, counters, rates });
     return rates;
   }
 }

@@ -1,17 +1,18 @@
 // What more memory would buy each tenant: its hit ratio by bytes, and what a change of a tier's size would bring.
 
 import { read } from "../api.js";
-import { TIERS, best, fits, isNothing, points, signed } from "../change.js";
+import { TIERS, best, fits, isNothing, leftOutWords, points, signed } from "../change.js";
 import { curve } from "../charts.js";
 import { attribute, freshId, h, put, say } from "../dom.js";
 import { Live } from "../live.js";
-import { blank, fact, tellFailure } from "../parts.js";
+import { blank, fact, tellFailure, withCode } from "../parts.js";
 import { bytes, count, duration, exact, exactBytes, none } from "../words.js";
 
 export const title = "Capacity";
 export const answers = "What would more memory buy, and for whom?";
 
 const SHOWN_FIRST = 12;
+const ALL = 1000; // what the API gives at most; each tenant takes the coordinator milliseconds
 
 export function open(body) {
   const failing = h("div");
@@ -20,9 +21,10 @@ export function open(body) {
   let limit = SHOWN_FIRST;
   const more = h("button", { type: "button", class: "quiet", hidden: true });
   more.addEventListener("click", () => {
-    limit = Infinity;
+    limit = ALL;
     live.now();
   });
+  const rest = h("p", { class: "soft more" });
   const ask = { tier: "redis", more: "" };
   const { node: form, fail } = askForm(ask, () => live.now());
   const nothing = h(
@@ -34,15 +36,16 @@ export function open(body) {
       "Curves are drawn from a sample of the lookups; the first appear some seconds after engines begin to ask.",
     ),
   );
-  put(body, failing, form, nothing, cards, h("div", {}, more));
+  put(body, failing, form, nothing, cards, h("div", {}, more, rest));
 
   const live = new Live({
     every: 5000,
     load: (signal) => {
-      const query = ask.more ? `?${new URLSearchParams({ more_bytes: ask.more, tier: ask.tier })}` : "";
-      return read(`v1/capacity${query}`, { signal });
+      const query = new URLSearchParams(ask.more ? { more_bytes: ask.more, tier: ask.tier } : {});
+      if (limit === ALL) query.set("limit", String(ALL));
+      return read(`v1/capacity?${query}`, { signal });
     },
-    show: ({ tenants }) => {
+    show: ({ tenants, left_out: leftOut }) => {
       put(failing);
       fail("");
       const drawn = tenants
@@ -63,8 +66,9 @@ export function open(body) {
         one.update(each, ask.more !== "");
         if (cards.children[index] !== one.node) cards.insertBefore(one.node, cards.children[index] ?? null);
       });
-      more.hidden = drawn.length <= limit;
-      say(more, `Show all ${exact(drawn.length)} tenants`);
+      more.hidden = limit === ALL || drawn.length + leftOut <= limit;
+      say(more, `Show all ${exact(drawn.length + leftOut)} tenants`);
+      put(rest, limit === ALL && leftOut ? withCode(leftOutWords(leftOut)) : null);
     },
     fail: (error) => {
       if (error.field === "more_bytes") fail(error.message);

@@ -25,6 +25,8 @@ export const answers = "Which workers are there, what do they hold, and whom do 
 const OPEN_UP_TO = 3;
 const TENANTS_SHOWN = 5;
 
+const isTenant = caller.kind === "tenant"; // whose token is told zeros in place of what all tenants do together
+
 const TRAFFIC = ["peer_received_bytes", "peer_sent_bytes", "redis_read_bytes", "redis_written_bytes"];
 
 export function open(body, shared) {
@@ -74,13 +76,16 @@ function traffic(key, title, hint, name) {
     title,
     hint,
     number: true,
-    value: (row) => row.traffic[name],
+    value: (row) => (isTenant ? null : row.traffic[name]),
     sign: (row) => `${row.rates_now?.[name]} ${row.traffic[name]}`,
-    node: (row) => [
-      bytesPerSecond(row.rates_now?.[name]),
-      h("span", { class: "under" }, `${bytes(row.traffic[name])} in all`),
-    ],
-    exact: (row) => exactBytes(row.traffic[name]),
+    node: (row) =>
+      isTenant
+        ? none
+        : [
+            bytesPerSecond(row.rates_now?.[name]),
+            h("span", { class: "under" }, `${bytes(row.traffic[name])} in all`),
+          ],
+    exact: (row) => (isTenant ? null : exactBytes(row.traffic[name])),
   };
 }
 
@@ -141,8 +146,8 @@ const COLUMNS = [
     title: "Engines",
     hint: "Attached now",
     number: true,
-    value: (row) => row.engines,
-    text: (row) => (row.alive ? exact(row.engines) : none),
+    value: (row) => (isTenant ? null : row.engines),
+    text: (row) => (row.alive && !isTenant ? exact(row.engines) : none),
   },
   traffic("from-peers", "From peers", "Received from other workers", "peer_received_bytes"),
   traffic("to-peers", "To peers", "Sent to other workers", "peer_sent_bytes"),
@@ -162,7 +167,7 @@ function detail(row, changed) {
     put(
       facts,
       fact("Serves peers at", node.peer),
-      fact("Engines attached", caller.kind === "tenant" ? none : models(node)),
+      fact("Engines attached", isTenant ? none : models(node)),
       fact("Block", node.block_bytes ? `${bytes(node.block_bytes)}, layout ${node.layout}` : none),
       fact(
         "Engines compute",
@@ -172,7 +177,11 @@ function detail(row, changed) {
       fact("Redis gives", speed(measured.redis)),
       fact(
         "Redis breaker",
-        node.traffic.breaker_open ? state("alarm", "open: Redis is left alone after repeated failures") : "closed",
+        isTenant
+          ? none
+          : node.traffic.breaker_open
+            ? state("alarm", "open: Redis is left alone after repeated failures")
+            : "closed",
       ),
       fact("Version", `${node.version}, process ${node.pid}`),
     );
