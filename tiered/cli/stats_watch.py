@@ -67,11 +67,12 @@ def watch(
         try:
             after = cluster.totals()
         except ConfigError as error:
-            if not picture.failure and form is not Form.SCREEN:
-                print(f"tiered: {brief(str(error))}; asking again", file=sys.stderr, flush=True)
-            picture = failed(picture, brief(str(error)), now=clock())
+            following = failed(picture, brief(str(error)), now=clock())
         else:
-            picture = seen(picture, after, now=clock())
+            following = seen(picture, after, now=clock())
+        if following.failure and not picture.failure and form is not Form.SCREEN:
+            print(f"tiered: {following.failure}; asking again", file=sys.stderr, flush=True)
+        picture = following
 
 
 def json_line(picture: Picture, *, at: datetime) -> str:
@@ -83,11 +84,12 @@ def json_line(picture: Picture, *, at: datetime) -> str:
 
 def text_line(picture: Picture, *, at: datetime) -> str:
     stats, flow = picture.sample.stats, picture.flow
+    stale = f"; STALE, {duration(stats.age_s)} old" if stats.stale else ""
     shares = [f"{name} {human_share(getattr(flow.tokens, name), flow.tokens.asked)}" for name in _TIERS]
     return (
         f"{at.astimezone():%H:%M:%S}  asked {per_second(flow.per_s(flow.tokens.asked))}, {', '.join(shares)}; since "
         f"start {human_count(stats.tokens.asked)}, hit {human_share(found(stats.tokens), stats.tokens.asked)}; "
-        f"{stats.nodes.alive} of {stats.nodes.known} nodes alive"
+        f"{stats.nodes.alive} of {stats.nodes.known} nodes alive{stale}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
@@ -100,6 +101,20 @@ def test_an_outage_is_said_once_on_standard_error_and_no_line_repeats(capsys: py
     out, err = capsys.readouterr()
     assert [json.loads(line)["last"] is None for line in out.splitlines()] == [True, False]
     assert err == "tiered: nothing answers at http://h:1 (refused); asking again\n"
+
+
+def test_a_coordinator_that_loses_redis_is_an_outage_too(capsys: pytest.CaptureFixture[str]) -> None:
+    stale = replace(AFTER, stats=msgspec.structs.replace(AFTER.stats, stale=True))
+    watched(Scripted(BEFORE, stale, stale, AFTER), Form.LINES)
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 2
+    assert err == "tiered: the coordinator at http://h:1 cannot read Redis; asking again\n"
+
+
+def test_old_numbers_that_are_all_there_is_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    stale = replace(BEFORE, stats=msgspec.structs.replace(BEFORE.stats, stale=True, age_s=70.0))
+    watched(Scripted(stale), Form.LINES)
+    assert capsys.readouterr().out.endswith("; STALE, 1 min 10 s old\n")
 
 
 def test_a_screen_is_drawn_in_place_and_keeps_what_was(capsys: pytest.CaptureFixture[str]) -> None:
