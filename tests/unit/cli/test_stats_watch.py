@@ -108,7 +108,7 @@ def test_a_coordinator_that_loses_redis_is_an_outage_too(capsys: pytest.CaptureF
     watched(Scripted(BEFORE, stale, stale, AFTER), Form.LINES)
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 2
-    assert err == "tiered: the coordinator at http://h:1 cannot read Redis; asking again\n"
+    assert err == f"tiered: the coordinator at {AFTER.url} cannot read Redis; asking again\n"
 
 
 def test_old_numbers_that_are_all_there_is_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
