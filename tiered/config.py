@@ -201,6 +201,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"config: cannot read {file}: {error.strerror}; give a readable TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"config: {file} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"config: {file} is nested too deeply; write [section] and key = value") from None
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -104,3 +104,10 @@ def test_two_passwords_of_redis_stop_the_start_and_neither_is_shown(file: Path) 
     ) as caught:
         load({"REDIS__URL": "redis://:other@h", "REDIS__PASSWORD_FILE": str(file)})
     assert "other" not in str(caught.value).replace("another", "")
+
+
+def test_a_file_that_is_nested_without_end_is_one_sentence(tmp_path: Path) -> None:
+    config = tmp_path / "worker.toml"
+    config.write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"worker.toml is (nested too deeply|not valid TOML)"):
+        load_settings(WorkerSettings, file=config, environ={}, env_prefix="TIERED_WORKER_")
