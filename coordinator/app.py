@@ -41,6 +41,7 @@ from tiered.cluster.access import AccessTokens
 from tiered.cluster.agreement import keys_of, require_agreement
 from tiered.cluster.allotments import Allotments
 from tiered.cluster.audit import Auditor
+from tiered.cluster.birth import Births
 from tiered.cluster.census import Census
 from tiered.cluster.changes import Changes
 from tiered.cluster.clears import Clears
@@ -94,7 +95,7 @@ class Coordinator:
             "shares": (cluster.share_interval_s, lend.round),
         }
         """The leader's work. A round that was begun may end after its reign: what it writes late does no harm."""
-        self.remember = RememberTask(tenants, leads=self.leading.leads)
+        self.remember = RememberTask(tenants, Births(client, keys), leads=self.leading.leads)
         self.stock = StockTask(tenants=tenants, membership=membership, shares=shares)
         tokens = AccessTokens(client, keys)
         self.credentials = Credentials(

@@ -188,7 +188,7 @@ class MembershipTask:
         return True
 
     async def look_around(self) -> list[NodeView]:
-        views = await asyncio.to_thread(self.membership.nodes)
+        views = await asyncio.to_thread(self.membership.lives)
         live = live_peers(views, but=self.info.node)
         self.hot.live_peers = live
         self.hot.peers.forget(frozenset(live.values()))

@@ -28,7 +28,7 @@ class AuditTask:
 
     def round(self) -> None:
         """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
-        policies = self._tenants.policies()
+        policies, _ = self._tenants.readable()  # one that is not costs only its own tenant's idle time
         idle_s = {tenant: policy.redis_ttl_s for tenant, policy in policies.items() if policy.redis_ttl_s is not None}
         for _ in range(_STEPS_PER_ROUND):
             findings = self._auditor.step(idle_s)
@@ -42,7 +42,7 @@ class AuditTask:
 def _report(findings: Findings) -> None:
     settled = {
         name: n
-        for name in ("expired", "lost", "stray", "relisted", "orphans", "idle", "stamps")
+        for name in ("expired", "lost", "stray", "relisted", "orphans", "idle", "stamps", "recounted")
         if (n := getattr(findings, name))
     }
     if settled:

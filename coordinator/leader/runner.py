@@ -6,14 +6,15 @@ or by another coordinator, with the same outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from coordinator.leader.sweep import Life, Seen, note, plan_sweep, settle
 from tiered.cluster.directory import Directory
-from tiered.cluster.membership import Membership
+from tiered.cluster.membership import Membership, UnreadNode
 from tiered.log import get_logger
 from tiered.tenancy.copies import NO_SECONDS, TwoCopies
+from tiered.types import Epoch, NodeId
 
 log = get_logger(__name__)
 
@@ -34,6 +35,7 @@ class Sweeper:
         self._directory = directory
         self._asked = asked
         self._seen: Seen = {}
+        self._warned_of: set[tuple[NodeId, Epoch | None]] = set()
         self.lost = 0
         """Lives that this replica has struck off because their lease had lapsed."""
 
@@ -44,9 +46,10 @@ class Sweeper:
 
     def round(self) -> None:
         """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
-        nodes = self._membership.nodes()
-        plan = plan_sweep(nodes, self._seen)
-        self._seen = note(self._seen, nodes)
+        nodes, unread = self._membership.readable()
+        self._warn(unread)
+        plan = plan_sweep(nodes, self._seen, unread)
+        self._seen = note(self._seen, nodes, unread)
         retired = [life for life in plan.retire if self._membership.retire(life.node, life.epoch)]
         self.lost += len(retired)
         for life in retired:
@@ -66,3 +69,15 @@ class Sweeper:
             if self._directory.count(life.node, life.epoch) == 0:
                 empty.add(life)
         self._seen = settle(self._seen, swept=swept, empty=empty)
+
+    def _warn(self, unread: Sequence[UnreadNode]) -> None:
+        """Once of each, until all can be read again."""
+        now = {(one.node, one.epoch) for one in unread}
+        for node, epoch in sorted(now - self._warned_of, key=str):
+            log.warning(
+                "a node's entry or stats cannot be read: it is not shown, and no share of any total is lent anew "
+                "while it is registered",
+                node=node,
+                epoch=epoch,
+            )
+        self._warned_of = self._warned_of | now if now else set()

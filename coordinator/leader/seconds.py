@@ -19,5 +19,5 @@ class Seconds:
 
     def asked(self) -> TwoCopies:
         """Blocking. Errors: UNREADABLE."""
-        two = two_copies(self.tenants.policies())
+        two = two_copies(self.tenants.readable()[0])
         return NO_SECONDS if two and self.replicas.fewest() > 0 else two

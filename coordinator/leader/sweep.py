@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tiered.cluster.membership import UnreadNode
 from tiered.types import Epoch, NodeId, NodeView
 
 EMPTY_ROUNDS: Final = 15
@@ -40,21 +41,25 @@ Seen = Mapping[Life, int]
 """Lives seen so far that may have entries -> rounds in a row that found none after the life had ended."""
 
 
-def plan_sweep(nodes: Iterable[NodeView], seen: Seen) -> SweepPlan:
+def plan_sweep(nodes: Iterable[NodeView], seen: Seen, unread: Collection[UnreadNode] = ()) -> SweepPlan:
     """Decide from the members as listed and the lives remembered from earlier rounds.
 
     A lapsed lease ends a life. So does a rejoin: the node is then alive under a newer epoch, and its earlier
     life is listed nowhere but remembered here. A life that another coordinator retired is swept all the same,
-    since that one may have stopped half-way; sweeping what is empty does nothing.
+    since that one may have stopped half-way; sweeping what is empty does nothing. A life of which we cannot read
+    all, such as one of a later release, is as alive as any other; where not even its epoch can be read, none of that
+    node's is known to have ended.
     """
-    listed = {_life_of(node): node.alive for node in nodes}
+    listed = _lives(nodes, unread)
+    unknown = {one.node for one in unread if one.epoch is None}
     lapsed = {life for life, alive in listed.items() if not alive}
-    return SweepPlan(retire=tuple(sorted(lapsed)), sweep=tuple(sorted(seen.keys() - listed.keys())))
+    ended = {life for life in seen.keys() - listed.keys() if life.node not in unknown}
+    return SweepPlan(retire=tuple(sorted(lapsed)), sweep=tuple(sorted(ended)))
 
 
-def note(seen: Seen, nodes: Iterable[NodeView]) -> Seen:
+def note(seen: Seen, nodes: Iterable[NodeView], unread: Collection[UnreadNode] = ()) -> Seen:
     """Remember every life that is listed, for the day when it no longer is."""
-    return {_life_of(node): 0 for node in nodes} | dict(seen)
+    return dict.fromkeys(_lives(nodes, unread), 0) | dict(seen)
 
 
 def settle(seen: Seen, *, swept: Collection[Life], empty: Collection[Life]) -> Seen:
@@ -63,5 +68,7 @@ def settle(seen: Seen, *, swept: Collection[Life], empty: Collection[Life]) -> S
     return {life: n_empty for life, n_empty in rounds.items() if n_empty < EMPTY_ROUNDS}
 
 
-def _life_of(node: NodeView) -> Life:
-    return Life(NodeId(node.info.node), node.epoch)
+def _lives(nodes: Iterable[NodeView], unread: Iterable[UnreadNode]) -> dict[Life, bool]:
+    """Whether each one's lease runs."""
+    known = {Life(one.node, one.epoch): one.is_alive for one in unread if one.epoch is not None}
+    return known | {Life(NodeId(node.info.node), node.epoch): node.alive for node in nodes}

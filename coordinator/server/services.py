@@ -27,7 +27,8 @@ from tiered.cluster.tenants import Tenants
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """changing is held while a change reads, decides and writes; each of its calls of Redis is bounded."""
+    """changing is held while a change reads, decides and writes, so that those of this replica need not be decided
+    anew; each of its calls of Redis is bounded."""
 
     keeper: ViewKeeper
     tenants: Tenants

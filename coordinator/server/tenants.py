@@ -1,12 +1,14 @@
 """``/v1/tenants``: what each tenant was promised, and what it uses.
 
-A change is visible in the answer to the next request: the view is read again before the change is answered. This
-replica makes one change at a time; of two replicas that change one tenant at once, the later wins.
+A change is visible in the answer to the next request: the view is read again before the change is answered. It is
+decided upon one revision of all policies; if another replica changes one meanwhile, it is decided anew, so that no
+two together promise more than there is.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Final, Literal
 
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,10 +21,14 @@ from coordinator.server.services import Services, ServicesDep
 from coordinator.server.usage import TokensBody, tokens_body
 from coordinator.view.snapshot import ClusterView, TenantView
 from tiered.cluster.clears import ClearRequest
+from tiered.cluster.tenants import RevisionMoved, UnreadablePolicy
 from tiered.tenancy.policy import DEFAULT_TENANT, Blocks, Bytes, Copies, RedisCodec, TenantPolicy
 from tiered.types import TenantId
 
 router = APIRouter(prefix="/v1/tenants", tags=["tenants"])
+
+CHANGE_ATTEMPTS: Final = 5
+"""An attempt takes milliseconds, and people change policies: each further one is for a change in just those."""
 
 
 class HotUseBody(BaseModel):
@@ -128,12 +134,15 @@ def get_tenant(name: SeenTenant, view: ViewDep) -> TenantBody:
 @router.post("", status_code=201, responses=responses(401, 409, 422, 503), **CHANGE)
 def create_tenant(policy: TenantPolicy, services: ServicesDep, response: Response) -> TenantBody:
     """Give a tenant a policy of its own."""
-    with services.changing:
-        if services.tenants.get(TenantId(policy.tenant)) is None:
+
+    def create(revision: int) -> None:
+        if not services.tenants.exists(TenantId(policy.tenant)):
             _refuse_overpromise(policy, services)
-        if not services.tenants.create(policy):
+        if not services.tenants.create(policy, revision=revision):
             message = f"tenant {policy.tenant!r} has a policy already; change it with PUT or PATCH"
             raise ApiError(409, message, field="tenant")
+
+    _decide_upon_a_revision(create, services)
     response.headers["Location"] = f"{router.prefix}/{policy.tenant}"
     return _after_change(policy.tenant, services)
 
@@ -141,17 +150,21 @@ def create_tenant(policy: TenantPolicy, services: ServicesDep, response: Respons
 @router.put("/{tenant}", responses=responses(401, 404, 422, 503), **CHANGE)
 def replace_tenant(name: TenantPath, change: PolicyChange, services: ServicesDep) -> TenantBody:
     """Replace the policy; what is left out falls back to its default."""
-    with services.changing:
+
+    def replace(revision: int) -> None:
         _require_named(name, services)
-        _store(change.upon(TenantPolicy(tenant=name)), services)
+        _store(change.upon(TenantPolicy(tenant=name)), revision, services)
+
+    _decide_upon_a_revision(replace, services)
     return _after_change(name, services)
 
 
-@router.patch("/{tenant}", responses=responses(401, 404, 422, 503), **CHANGE)
+@router.patch("/{tenant}", responses=responses(401, 404, 409, 422, 503), **CHANGE)
 def change_tenant(name: TenantPath, change: PolicyChange, services: ServicesDep) -> TenantBody:
     """Change the given fields; what is left out stays."""
-    with services.changing:
-        _store(change.upon(_require_named(name, services)), services)
+    _decide_upon_a_revision(
+        lambda revision: _store(change.upon(_policy_of(name, services)), revision, services), services
+    )
     return _after_change(name, services)
 
 
@@ -182,8 +195,17 @@ def clear_tenant(name: TenantPath, services: ServicesDep) -> ClearedBody:
     return ClearedBody(blocks=clear_everywhere(ClearRequest("tenant", name), services))
 
 
-def _require_named(name: str, services: Services) -> TenantPolicy:
-    policy = services.tenants.get(TenantId(name))
+def _require_named(name: str, services: Services) -> None:
+    if not services.tenants.exists(TenantId(name)):
+        raise _not_named(name)
+
+
+def _policy_of(name: str, services: Services) -> TenantPolicy:
+    try:
+        policy = services.tenants.get(TenantId(name))
+    except UnreadablePolicy as error:
+        message = f"{error}; replace it with PUT, or take it away: tiered tenants delete {name}"
+        raise ApiError(409, message, field="tenant") from None
     if policy is None:
         raise _not_named(name)
     return policy
@@ -194,9 +216,21 @@ def _not_named(name: str) -> ApiError:
     return ApiError(404, message, field="tenant")
 
 
-def _store(policy: TenantPolicy, services: Services) -> None:
+def _decide_upon_a_revision(change: Callable[[int], None], services: Services) -> None:
+    """change: reads, decides and writes, the last only at the revision that it is given. Errors: ApiError."""
+    for _ in range(CHANGE_ATTEMPTS):
+        with services.changing:
+            try:
+                return change(services.tenants.revision())
+            except RevisionMoved:
+                continue
+    message = f"nothing was changed: {CHANGE_ATTEMPTS} times, others' changes of policies came in between; try again"
+    raise ApiError(503, message)
+
+
+def _store(policy: TenantPolicy, revision: int, services: Services) -> None:
     _refuse_overpromise(policy, services)
-    if not services.tenants.replace(policy):
+    if not services.tenants.replace(policy, revision=revision):
         raise _not_named(policy.tenant)
 
 

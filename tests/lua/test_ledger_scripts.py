@@ -343,6 +343,35 @@ def test_who_has_no_room_for_its_part_reads_as_a_guest(books: Books) -> None:
     assert books.used(RED, BLUE) == [SIZE, 0]
 
 
+@pytest.mark.parametrize("over_quota", ["evict_own", "refuse"])
+def test_a_block_that_making_room_for_a_part_of_it_has_cost_is_reserved_anew(books: Books, over_quota: str) -> None:
+    """RED asks for what BLUE alone has; for its part RED lets go of what both have, and BLUE gives it for that."""
+    books.limit(RED, 100)
+    books.limit(BLUE, 150, over_quota=over_quota)
+    for tenant in (BLUE, RED):
+        books.store("shared", tenant, size=100, depth=9)  # deeper is older
+    books.store("asked for", BLUE, size=100)
+    books.store("own", RED, size=50)
+    assert books.used(RED, BLUE) == [100, 150]
+    assert books.store("asked for", RED, size=100) is ReserveAnswer.RESERVED_AFTER_EVICTING_OWN
+    assert books.stored("shared", "asked for", "own") == [True, True, False]
+    assert books.used(RED, BLUE) == [100, 100]
+    books.check()
+
+
+def test_a_block_that_making_room_has_cost_and_that_does_not_fit_then_is_refused(books: Books) -> None:
+    books.limit(RED, 100)
+    books.limit(BLUE, 400)
+    for tenant in (BLUE, RED):
+        books.store("shared", tenant, size=200, depth=9)
+    books.store("asked for", BLUE, size=200, depth=5)
+    books.store("large", BLUE, size=100)
+    assert books.used(RED, BLUE) == [100, 400]
+    assert books.reserve("asked for", RED, size=200) is ReserveAnswer.REFUSED_QUOTA
+    assert books.stored("shared", "asked for") == [True, False]
+    books.check()
+
+
 def test_letting_go_never_presses_another_above_its_limit(books: Books) -> None:
     """BLUE, at its limit, gives what it alone uses for its larger part of what RED lets go of."""
     books.store("shared", RED)
@@ -438,7 +467,9 @@ def test_an_audit_settles_what_records_and_values_do_not_agree_on(books: Books) 
     every = [block_hash(name) for name in (*names, "lost", "short", "expired", "stray", "never")]
     eventually(lambda: server_ms(books.client) > command(books.client, "ZSCORE", books.keys.reservations(), every[5]))
     assert books.ledger.audit(every, settle=True) == [
-        Audit(1, lost=2, stray=1, relisted=1, blocks=3, stored_bytes=3 * SIZE, charged={RED: 3 * SIZE})
+        Audit(
+            1, lost=2, stray=1, relisted=1, blocks=3, stored_bytes=3 * SIZE, charged={RED: 3 * SIZE}, listed={RED: 3}
+        )
     ]
     assert books.ledger.usage() == {RED: RedisUsage(3 * SIZE, 0, 3)}
     books.check()

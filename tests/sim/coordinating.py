@@ -26,6 +26,7 @@ from tests.sim.wires import SimClient
 from tiered.clock import SystemClock
 from tiered.cluster.allotments import Allotments
 from tiered.cluster.audit import Auditor
+from tiered.cluster.birth import Births
 from tiered.cluster.census import Census
 from tiered.cluster.changes import Changes
 from tiered.cluster.directory import Directory
@@ -66,7 +67,7 @@ class Coordinator:
         self.sweeper = Sweeper(membership=membership, directory=directory, asked=Seconds(tenants, replicas).asked)
         self.audit = AuditTask(Auditor(client, keys), tenants)
         self.lend = LendTask(shares, membership, tenants, self.leading.token, clock, settle_s=lease_s)
-        self.remember = RememberTask(tenants, leads=self.leading.leads)
+        self.remember = RememberTask(tenants, Births(client, keys), leads=self.leading.leads)
         self.deal = DealTask(Allotments(client, keys))
         self.follower = Follower(
             Changes(client, keys), Census(client, keys), Mirror(keys.partitions), lambda: self.keeper.view, clock

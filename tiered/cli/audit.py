@@ -6,6 +6,7 @@ Both talk to Redis itself, so they work with no coordinator running.
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -56,15 +57,26 @@ def _walk(redis_url: str | None, namespace: str | None, *, settle: bool) -> Find
     settings = redis_settings(redis_url, namespace)
     with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client:
         keys = keys_in_use(client, settings.namespace)
-        policies = Tenants(client, keys).policies()
+        policies, _ = Tenants(client, keys).readable()
         idle_s = {t: policy.redis_ttl_s for t, policy in policies.items() if policy.redis_ttl_s is not None}
-        auditor = Auditor(client, keys, settle=settle)
-        findings = auditor.walk(idle_s)
+        findings = told = Auditor(client, keys, settle=settle).walk(idle_s)
         for _ in range(_WALKS_MAX - 1):
-            if settle or findings.conserved:
+            if findings.conserved or (settle and not _leaves_more(findings)):
                 break
-            findings = auditor.walk()
-    return findings
+            # Each walk by itself: what was met in one alone, such as a block without its prefix, may be on its way.
+            findings = Auditor(client, keys, settle=settle).walk()
+            told = _with_settled(findings, told) if settle else findings
+    return told
+
+
+def _leaves_more(findings: Findings) -> bool:
+    """Whether another walk may settle more: one that changes something leaves the sums to the next."""
+    return findings.conserved is False or any(getattr(findings, name) for name in _SETTLED)
+
+
+def _with_settled(findings: Findings, earlier: Findings) -> Findings:
+    sums = {name: getattr(findings, name) + getattr(earlier, name) for name in _SETTLED}
+    return replace(findings, **sums)
 
 
 def redis_settings(redis_url: str | None, namespace: str | None) -> RedisSettings:
@@ -108,6 +120,9 @@ def _print(findings: Findings, *, json: bool) -> None:
     )
 
 
+_SETTLED: Final = ("expired", "lost", "stray", "relisted", "idle", "stamps", "recounted")
+"""What a walk finds and settles at once; orphans stay."""
+
 _FINDINGS: Final = {
     "expired": "reservations that nobody committed in time",
     "lost": "values that the server no longer holds whole",
@@ -116,4 +131,5 @@ _FINDINGS: Final = {
     "orphans": "blocks whose prefix is nowhere",
     "idle": "blocks past their tenant's idle time",
     "stamps": "claims to hold a block by nodes that do not list it, or that are gone",
+    "recounted": "partitions whose sums were put right by their records",
 }

@@ -4,6 +4,8 @@ slow, thorough half of the books.
 Owns the walk, its memory of orphans and of ended lives, and the comparison of sums; what is wrong with a block is
 audit.lua's to say. Lives that are registered no longer are swept by who saw them end; what an announcement left that
 came after that is found here alone.
+Sums that still differ from the records after a walk in which nobody wrote are put right by
+:mod:`tiered.cluster.recount`.
 An empty table is no finding: nothing is evicted because something else is missing. The one exception is a value
 without a record, which nobody could ever find.
 """
@@ -20,6 +22,7 @@ from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger
 from tiered.cluster.membership import Membership
+from tiered.cluster.recount import Mark, mark_of, recount
 from tiered.types import NO_EPOCH, NO_HASH, NOWHERE, BlockHash, Epoch, NodeId, TenantId
 
 Life: TypeAlias = tuple[NodeId, Epoch]
@@ -34,7 +37,8 @@ class Findings:
     """Of one walk. Counts are blocks, but for stamps; what was found was settled, if the walk was to settle.
 
     stamps: of nodes that do not list the block, or whose life has ended; those that were removed, or as far as one
-    can tell would be.
+    can tell would be. recounted: partitions whose sums were put right at the end of the walk; what is told here is
+    what they were before.
 
     charged and ledger_bytes: what tenants are charged by the blocks' own records, and by the books. They and
     stored_bytes are equal to the byte while nobody writes; ``is_quiet`` says that nobody did.
@@ -47,6 +51,7 @@ class Findings:
     orphans: int = 0
     idle: int = 0
     stamps: int = 0
+    recounted: int = 0
     blocks: int = 0
     stored_bytes: int = 0
     charged: Counter[TenantId] = field(default_factory=Counter)
@@ -76,7 +81,10 @@ class Auditor:
         self._partition = 0
         self._cursor = 0
         self._walk = Findings()
-        self._books_at_start: Mapping[bytes, bytes] = {}
+        self._at_start = Mark({}, b"")
+        self._charged: Counter[TenantId] = Counter()
+        self._listed: Counter[TenantId] = Counter()
+        """Of the partition that is walked, by its records."""
         self._orphans: set[BlockHash] = set()
         self._orphans_before: frozenset[BlockHash] = frozenset()
         self._lives: set[Life] = set()
@@ -111,7 +119,9 @@ class Auditor:
             self._lives = set()
             if self._settle:
                 self._walk.idle = sum(self._ledger.expire(tenant, idle_s=limit) for tenant, limit in idle_s.items())
-        self._books_at_start = self._books(keys)
+        self._at_start = mark_of(self._client, keys)
+        self._charged.clear()
+        self._listed.clear()
 
     def _look_further(self, keys: Keys) -> None:
         """One step of SCAN, on the server that has the partition's slot."""
@@ -121,10 +131,13 @@ class Auditor:
         self._lives |= {life for name in names if (life := keys.life_of(name)) is not None}
         meta = keys.meta(NO_HASH)
         records = {hash_ for name in names if name.startswith(meta) and (hash_ := keys.hash_of(name))}
-        values = {hash_ for name in names if not name.startswith(meta) and (hash_ := keys.hash_of(name))}
+        values: dict[BlockHash, int] = {}
+        for name in names:
+            if not name.startswith(meta) and (hash_ := keys.hash_of(name)):
+                values[hash_] = max(values.get(hash_, 0), keys.part_of(name))
         self._look_at(records)
         # Values whose records come, or came, in another step: only those without one are news.
-        strays = self._ledger.audit(sorted(values - records), settle=self._settle)
+        strays = self._ledger.audit(sorted(values.keys() - records), settle=self._settle, parts_met=values)
         self._walk.stray += sum(found.stray for found in strays)
 
     def _look_at(self, hashes: set[BlockHash]) -> None:
@@ -138,6 +151,8 @@ class Auditor:
             walk.blocks += found.blocks
             walk.stored_bytes += found.stored_bytes
             walk.charged.update(found.charged)
+            self._charged.update(found.charged)
+            self._listed.update(found.listed)
             orphans = self._alone_everywhere(found.orphans)
             self._orphans.update(orphans[: _ORPHANS_MAX - len(self._orphans)])
 
@@ -151,9 +166,11 @@ class Auditor:
     def _end(self, keys: Keys) -> None:
         """The books of a partition that has been walked."""
         walk = self._walk
-        books = self._books(keys)
-        walk.is_quiet = walk.is_quiet and books == self._books_at_start
-        named = {name.decode(): int(value) for name, value in books.items()}
+        mark = mark_of(self._client, keys)
+        walk.is_quiet = walk.is_quiet and mark.usage == self._at_start.usage
+        named = {name.decode(): int(value) for name, value in mark.usage.items()}
+        if self._settle and mark == self._at_start and named != _books_of(self._charged):
+            walk.recounted += recount(self._client, keys, mark, self._charged, self._listed)
         walk.ledger.update({TenantId(name[2:]): n_bytes for name, n_bytes in named.items() if name.startswith("u:")})
         walk.ledger_sum_bytes += named.get("U", 0)
 
@@ -182,6 +199,8 @@ class Auditor:
             )
         self._ended_before = frozenset(ended)
 
-    def _books(self, keys: Keys) -> Mapping[bytes, bytes]:
-        fields: dict[bytes, bytes] = command(self._client, "HGETALL", keys.usage())
-        return fields
+
+def _books_of(charged: Counter[TenantId]) -> dict[str, int]:
+    """The usage hash as it is while nothing is pending."""
+    used = {f"u:{tenant}": n_bytes for tenant, n_bytes in charged.items()}
+    return used | {"U": charged.total()} if used else {}

@@ -59,6 +59,11 @@ class Keys:
         block_hash = key[prefix : prefix + HASH_BYTES]
         return BlockHash(block_hash) if len(block_hash) == HASH_BYTES else None
 
+    def part_of(self, key: bytes) -> int:
+        """Which string of a value a key is; 0 for the first one, and for a meta."""
+        suffix = key[len(self._blocks) + 2 + HASH_BYTES :]
+        return int(suffix[1:]) if suffix[1:].isdigit() else 0
+
     def blocks_pattern(self) -> bytes:
         """For SCAN: meta and values. A namespace holds none of a pattern's special characters."""
         return f"{self._blocks}[bm]:*".encode()
@@ -157,7 +162,7 @@ class Keys:
 
     def shape(self) -> bytes:
         """Hash: ``schema`` and ``partitions``, on which all that share the namespace agree; ``capacity``, bytes of
-        the tier."""
+        the tier; ``born`` and ``before``, of which books these are."""
         return f"{self._cluster}shape".encode()
 
     def tenants(self) -> bytes:

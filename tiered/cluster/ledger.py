@@ -11,6 +11,7 @@ import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from tiered.cluster import scripts
@@ -160,9 +161,11 @@ class RedisLedger:
         blocks = sum(usage.blocks for usage in self.usage().values())
         return RedisUsage(fields.get("U", 0), fields.get("P", 0), blocks)
 
-    def audit(self, hashes: Sequence[BlockHash], *, settle: bool) -> list[Audit]:
+    def audit(
+        self, hashes: Sequence[BlockHash], *, settle: bool, parts_met: Mapping[BlockHash, int] = MappingProxyType({})
+    ) -> list[Audit]:
         """Find, and settle, what records and values do not agree on; see audit.lua."""
-        return scripts.audit(self._client, self._keys, hashes, settle=settle)
+        return scripts.audit(self._client, self._keys, hashes, settle=settle, parts_met=parts_met)
 
     def _reserve(self, tenant: TenantId, requests: Sequence[ReserveRequest], ttl_s: float) -> list[ReserveAnswer]:
         answers = self._ask(tenant, requests, ttl_s)

@@ -6,6 +6,7 @@ to renew (the worker does). Lease times are Redis's own times to live: clocks of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,6 +21,15 @@ _ENCODER: Final = msgspec.msgpack.Encoder()
 _ENTRY: Final = msgspec.msgpack.Decoder(tuple[NodeInfo, int])
 _REGISTERED: Final = msgspec.msgpack.Decoder(tuple[msgspec.Raw, int])
 _STATS: Final = msgspec.msgpack.Decoder(NodeStats)
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadNode:
+    """A registered life of which we cannot read all. epoch: None where not even that can be read."""
+
+    node: NodeId
+    epoch: Epoch | None
+    is_alive: bool
 
 
 class Membership:
@@ -61,15 +71,27 @@ class Membership:
 
         An entry that does not decode, such as one of a later version, says nothing, like a missing one.
         """
-        views = []
-        for entry, lease_ms, packed in scripts.nodes(self._client, self._keys):
+        return self.readable()[0]
+
+    def readable(self) -> tuple[list[NodeView], list[UnreadNode]]:
+        """As :meth:`nodes`, and the lives whose entry or stats do not decode."""
+        return self._read(stats=True)
+
+    def lives(self) -> list[NodeView]:
+        """As :meth:`nodes` without the stats: the reply is as long however many tenants there are."""
+        return self._read(stats=False)[0]
+
+    def _read(self, *, stats: bool) -> tuple[list[NodeView], list[UnreadNode]]:
+        views, unread = [], []
+        for node, entry, lease_ms, packed in scripts.nodes(self._client, self._keys, stats=stats):
             try:
                 info, epoch = _ENTRY.decode(entry)
-                stats = NodeStats() if packed is None else _STATS.decode(packed)
+                said = NodeStats() if packed is None else _STATS.decode(packed)
             except msgspec.MsgspecError:
+                unread.append(UnreadNode(node, _epoch_of(entry), is_alive=lease_ms > 0))
                 continue
-            views.append(NodeView(info=info, epoch=Epoch(epoch), lease_left_s=lease_ms / 1000, stats=stats))
-        return sorted(views, key=lambda view: view.info.node)
+            views.append(NodeView(info=info, epoch=Epoch(epoch), lease_left_s=lease_ms / 1000, stats=said))
+        return sorted(views, key=lambda view: view.info.node), sorted(unread, key=lambda one: one.node)
 
     def registered(self) -> dict[NodeId, Epoch | None]:
         """The life of each node that counts; None where the entry does not decode, such as one of a later version."""

@@ -20,7 +20,7 @@ from tiered.cluster.routing import Part
 from tiered.tenancy.copies import NO_SECONDS, TwoCopies
 from tiered.types import NO_HASH, BlockHash, Epoch, NodeId, TenantId
 
-_AuditReply: TypeAlias = tuple[int, int, int, int, int, bytes, list[bytes], list[bytes]]
+_AuditReply: TypeAlias = tuple[int, int, int, int, int, bytes, list[bytes], list[Any]]
 T = TypeVar("T")
 
 HASHES_PER_CALL: Final = 256
@@ -49,6 +49,8 @@ _TOUCH: Final = load("touch", "record", "stream", "told", "books")
 _CLEAR: Final = load("clear", "record", "stream", "told", "books")
 _EXPIRE: Final = load("expire", "record", "stream", "told", "books")
 _AUDIT: Final = load("audit", "record", "stream", "told", "books")
+_UNLIST: Final = load("unlist", "record", "stream", "told", "books")
+_RECOUNT: Final = load("recount", "record", "stream", "told", "books")
 _BOUNDS: Final = load("bounds", "record", "stream", "told", "books")
 _CUT: Final = load("cut", "record", "stream", "told", "books")
 _RAISE: Final = load("raise", "record", "stream", "told", "books")
@@ -128,10 +130,15 @@ def expire(client: Client, keys: Keys, tenant: TenantId, *, idle_ms: int, batch:
     return cast(int, run(client, _EXPIRE, [_book_call(keys, (), [tenant, idle_ms, batch])])[0])
 
 
-def change_policy(client: Client, keys: Keys, tenant: TenantId, *, how: str, policy: str = "") -> bool:
-    """how: "create", "replace", "put" or "delete"; policy: its JSON. Whether anything was changed."""
-    call = Call([keys.tenants(), keys.tenants_revision()], [how, tenant, policy])
-    return run(client, _POLICY, [call])[0] == 1
+def change_policy(
+    client: Client, keys: Keys, tenant: TenantId, *, how: str, policy: str = "", revision: int | None = None
+) -> bool | None:
+    """how: "create", "replace", "put" or "delete"; policy: its JSON. Whether anything was changed; None, and nothing
+    was, if the policies are no longer of the given revision."""
+    only_at: list[Part] = [] if revision is None else [revision]
+    call = Call([keys.tenants(), keys.tenants_revision()], [how, tenant, policy, *only_at])
+    answer = run(client, _POLICY, [call])[0]
+    return None if answer == -1 else answer == 1
 
 
 def deal(client: Client, keys: Keys, *, begin: bool) -> tuple[int, dict[TenantId, str], int | None]:
@@ -184,7 +191,8 @@ class Audit:
     """What audit.lua found among some blocks.
 
     expired: reservations settled. lost: values that were gone or short. stray: values without a record. relisted:
-    charges missing from a tenant's list. blocks, stored_bytes: committed ones. charged: for those, by tenant.
+    charges missing from a tenant's list, and reservations from theirs. blocks, stored_bytes: committed ones. charged,
+    listed: for those, by tenant, the bytes it pays and how many blocks it pays for.
     orphans: (block, its parent) where the partition knows of no such parent.
     """
 
@@ -196,23 +204,54 @@ class Audit:
     stored_bytes: int = 0
     orphans: Sequence[tuple[BlockHash, BlockHash]] = ()
     charged: Mapping[TenantId, int] = field(default_factory=dict)
+    listed: Mapping[TenantId, int] = field(default_factory=dict)
 
 
-def audit(client: Client, keys: Keys, hashes: Sequence[BlockHash], *, settle: bool) -> list[Audit]:
-    """One finding per call of the script; hashes of any partitions."""
+def audit(
+    client: Client, keys: Keys, hashes: Sequence[BlockHash], *, settle: bool, parts_met: Mapping[BlockHash, int]
+) -> list[Audit]:
+    """One finding per call of the script; hashes of any partitions. parts_met: by number, of values that may be
+    strays."""
     found = []
     calls = []
     for part, places in _by_partition(keys, hashes, HASHES_PER_CALL):
         batch = [hashes[place] for place in places]
-        calls.append(_book_call(part, batch, [int(settle), *batch]))
+        rows: list[Part] = [arg for block_hash in batch for arg in (block_hash, parts_met.get(block_hash, 0))]
+        calls.append(_book_call(part, batch, [int(settle), *rows]))
     for reply in run(client, _AUDIT, calls):
         *counts, stored_bytes, orphans, parts = cast(_AuditReply, reply)
-        charged = {TenantId(t.decode()): int(n) for t, n in zip(parts[::2], parts[1::2], strict=True)}
+        tenants = [TenantId(name.decode()) for name in parts[::3]]
+        charged = dict(zip(tenants, map(int, parts[1::3]), strict=True))
+        listed = dict(zip(tenants, parts[2::3], strict=True))
         expired, lost, stray, relisted, blocks = counts
         row = (expired, lost, stray, relisted, blocks, int(stored_bytes))
         lone = tuple((BlockHash(h), BlockHash(p)) for h, p in zip(orphans[::2], orphans[1::2], strict=True))
-        found.append(Audit(*row, orphans=lone, charged=charged))
+        found.append(Audit(*row, orphans=lone, charged=charged, listed=listed))
     return found
+
+
+def unlist(client: Client, keys: Keys, tenant: TenantId, hashes: Sequence[BlockHash]) -> int:
+    """How many of these blocks of one partition were on the tenant's list without a record that says so."""
+    calls = []
+    for i in range(0, len(hashes), HASHES_PER_CALL):
+        batch = hashes[i : i + HASHES_PER_CALL]
+        calls.append(_book_call(keys, batch, [tenant, *batch]))
+    return _sum(run(client, _UNLIST, calls))
+
+
+def recount(
+    client: Client,
+    keys: Keys,
+    told: bytes,
+    usage: Mapping[bytes, bytes],
+    rows: Sequence[tuple[TenantId, int, int]],
+) -> bool:
+    """told: the newest of the why-log. rows: tenant, bytes used, blocks. Whether one partition's books were written
+    by them."""
+    fields: list[Part] = [arg for field in usage.items() for arg in field]
+    tenants: list[Part] = [arg for row in rows for arg in row]
+    call = _book_call(keys, (), [told, len(usage), *fields, *tenants])
+    return run(client, _RECOUNT, [call])[0] == 1
 
 
 def announce(
@@ -271,11 +310,11 @@ def retire(client: Client, keys: Keys, node: NodeId, epoch: Epoch, *, how: str) 
     return run(client, _RETIRE, [call])[0] == 1
 
 
-def nodes(client: Client, keys: Keys) -> list[tuple[bytes, int, bytes | None]]:
-    """(entry, lease left in ms, stats) of each registered life."""
-    call = Call([keys.nodes(), keys.node_stats(), keys.node_lease(NodeId(""))], [])
-    rows = cast(list[tuple[bytes, int, bytes | None]], run(client, _NODES, [call])[0])
-    return [(entry, lease_ms, stats) for entry, lease_ms, stats in rows]
+def nodes(client: Client, keys: Keys, *, stats: bool) -> list[tuple[NodeId, bytes, int, bytes | None]]:
+    """(node, entry, lease left in ms, stats if asked for) of each registered life."""
+    call = Call([keys.nodes(), keys.node_stats(), keys.node_lease(NodeId(""))], [int(stats)])
+    rows = cast(list[tuple[bytes, bytes, int, bytes | None]], run(client, _NODES, [call])[0])
+    return [(NodeId(node.decode()), entry, lease_ms, packed) for node, entry, lease_ms, packed in rows]
 
 
 def _book_call(keys: Keys, hashes: Sequence[BlockHash], args: Sequence[Part]) -> Call:

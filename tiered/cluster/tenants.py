@@ -18,6 +18,7 @@ from tiered.cluster.allotments import Allotments
 from tiered.cluster.calls import Call, load, run
 from tiered.cluster.connection import Client, command
 from tiered.cluster.keys import Keys
+from tiered.errors import TieredError
 from tiered.tenancy.policy import DEFAULT_TENANT, TenantPolicy, read_policies
 from tiered.types import TenantId
 
@@ -25,8 +26,29 @@ _CAPACITY = "capacity"
 _GIVE_BACK: Final = load("give_back")
 
 
+class RevisionMoved(TieredError):
+    """Another change came between what was read and what was to be written on that ground; nothing was written."""
+
+    def __init__(self, tenant: TenantId, *, revision: int) -> None:
+        super().__init__(f"the tenants' policies are no longer of revision {revision}")
+        self.tenant = tenant
+        self.revision = revision
+
+
+class UnreadablePolicy(TieredError):
+    """A tenant has a policy that this release cannot read, such as a later one's; it can be replaced or deleted."""
+
+    def __init__(self, tenant: TenantId, reason: str) -> None:
+        super().__init__(f"the policy of tenant {tenant!r} cannot be read: {reason}")
+        self.tenant = tenant
+        self.reason = reason
+
+
 class Tenants:
-    """The shared record of tenants. Errors of every method: TierError when Redis does not answer."""
+    """The shared record of tenants. Errors of every method: TierError when Redis does not answer.
+
+    revision: what a change was decided upon; RevisionMoved, and nothing is changed, if another came after it.
+    """
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
@@ -51,16 +73,24 @@ class Tenants:
         return {DEFAULT_TENANT: TenantPolicy(tenant=DEFAULT_TENANT)} | policies, unreadable
 
     def get(self, tenant: TenantId) -> TenantPolicy | None:
+        """Errors: UnreadablePolicy."""
         text: bytes | None = command(self._client, "HGET", self._keys.tenants(), tenant)
-        if text is not None:
-            return TenantPolicy.model_validate_json(text)
-        return TenantPolicy(tenant=tenant) if tenant == DEFAULT_TENANT else None
+        if text is None:
+            return TenantPolicy(tenant=tenant) if tenant == DEFAULT_TENANT else None
+        policies, unreadable = read_policies({tenant: text})
+        if unreadable:
+            raise UnreadablePolicy(tenant, unreadable[tenant])
+        return policies[tenant]
 
-    def create(self, policy: TenantPolicy) -> bool:
+    def exists(self, tenant: TenantId) -> bool:
+        """Whether it has a policy, readable or not."""
+        return tenant == DEFAULT_TENANT or bool(command(self._client, "HEXISTS", self._keys.tenants(), tenant))
+
+    def create(self, policy: TenantPolicy, *, revision: int | None = None) -> bool:
         """False if the tenant exists already; the default one always does."""
         if policy.tenant == DEFAULT_TENANT:
             return False
-        return self._change(policy, how="create")
+        return self._change(policy, how="create", revision=revision)
 
     def give_back(self, policies: Iterable[TenantPolicy]) -> int:
         """Store at once what the server has lost; how many. Of a tenant that has a policy again, that one stays."""
@@ -71,9 +101,10 @@ class Tenants:
             self._allotments.deal()
         return n_stored
 
-    def replace(self, policy: TenantPolicy) -> bool:
+    def replace(self, policy: TenantPolicy, *, revision: int | None = None) -> bool:
         """False if there is no such tenant."""
-        return self._change(policy, how="put" if policy.tenant == DEFAULT_TENANT else "replace")
+        how = "put" if policy.tenant == DEFAULT_TENANT else "replace"
+        return self._change(policy, how=how, revision=revision)
 
     def delete(self, tenant: TenantId) -> bool:
         """False if nothing was stored.
@@ -81,7 +112,7 @@ class Tenants:
         The tenant's blocks stay, under the default policy from now on. Deleting the default tenant's policy brings
         the built-in one back.
         """
-        deleted = scripts.change_policy(self._client, self._keys, tenant, how="delete")
+        deleted = bool(scripts.change_policy(self._client, self._keys, tenant, how="delete"))
         if deleted:
             self._allotments.deal()
         return deleted
@@ -104,9 +135,14 @@ class Tenants:
         value: bytes | None = command(self._client, "HGET", self._keys.shape(), _CAPACITY)
         return None if value is None else int(value)
 
-    def _change(self, policy: TenantPolicy, *, how: str) -> bool:
+    def _change(self, policy: TenantPolicy, *, how: str, revision: int | None) -> bool:
         tenant = TenantId(policy.tenant)
-        changed = scripts.change_policy(self._client, self._keys, tenant, how=how, policy=policy.stored())
+        changed = scripts.change_policy(
+            self._client, self._keys, tenant, how=how, policy=policy.stored(), revision=revision
+        )
+        if changed is None:
+            assert revision is not None
+            raise RevisionMoved(tenant, revision=revision)
         if changed:
             self._allotments.deal()
         return changed

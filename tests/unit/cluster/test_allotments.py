@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.support.redis_server import block_hash
+from tests.support.redis_server import block_hash, eventually
 from tiered.cluster import scripts
 from tiered.cluster.allotments import Allotments
 from tiered.cluster.connection import command
@@ -141,6 +141,32 @@ def test_an_older_deal_leaves_a_newer_one_as_it_is(redis_client: redis.Redis, ke
         bounds = {"red": (5, False)}
         assert scripts.set_bounds(redis_client, part, number, bounds, {}, only_falls=True) is None
     assert dealt(redis_client, keys, "red") == 1000
+
+
+def test_a_server_that_forgot_the_number_of_the_last_deal_does_not_hold_up_the_next(
+    redis_client: redis.Redis, keys: Keys
+) -> None:
+    """On a Redis Cluster: the master of the cluster's own keys and of one partition restarts empty, others know."""
+    tenants, parts = Tenants(redis_client, keys), keys.every()
+    for limit in (100, 400, 1000):
+        tenants.replace(policy(TenantId("default"), limit))
+    ((taken, number),) = scripts.cut(redis_client, "red", [(parts[2], 100, False)])
+    forgotten = [keys.deals(), keys.tenants(), keys.tenants_revision(), keys.shape(), parts[3].limits()]
+    command(redis_client, "DEL", *forgotten)
+    tenants.give_back([policy(RED, 1000)])
+    assert [limits["red"] for limits in limits_of(redis_client, keys)] == ["250"] * 4
+    assert scripts.raise_limits(redis_client, number, [(parts[1], {"red": taken})]) == [False]
+
+
+def test_a_deals_number_is_never_given_out_again(redis_client: redis.Redis, keys: Keys) -> None:
+    numbers = []
+    for _ in range(20):
+        numbers.append(scripts.deal(redis_client, keys, begin=True)[0])
+    assert scripts.deal(redis_client, keys, begin=False)[0] == numbers[-1]
+    command(redis_client, "DEL", keys.deals())
+    eventually(lambda: int(time.time() * 1000) > numbers[-1])
+    numbers.append(scripts.deal(redis_client, keys, begin=True)[0])
+    assert numbers == sorted(set(numbers))
 
 
 def test_writers_deals_and_moves_at_once_never_exceed_a_limit(redis_client: redis.Redis, keys: Keys) -> None:

@@ -4,12 +4,16 @@ import pytest
 import redis
 
 from tests.support.redis_server import block_hash, eventually
+from tiered.cluster import scripts
 from tiered.cluster.audit import Auditor
 from tiered.cluster.connection import command
 from tiered.cluster.directory import Directory
 from tiered.cluster.keys import Keys
-from tiered.cluster.ledger import RedisLedger, ReserveRequest
+from tiered.cluster.ledger import RedisLedger, RedisUsage, ReserveRequest
 from tiered.cluster.membership import Membership
+from tiered.cluster.recount import mark_of, recount
+from tiered.cluster.tenants import Tenants
+from tiered.tenancy.policy import TenantPolicy
 from tiered.types import NO_EPOCH, NO_HASH, BlockHash, Epoch, NodeId, NodeInfo, TenantId
 
 RED, BLUE = TenantId("red"), TenantId("blue")
@@ -115,6 +119,145 @@ def test_keys_of_other_namespaces_are_left_alone(redis_client: redis.Redis, redi
     command(redis_client, "SET", foreign, b"theirs")
     Auditor(redis_client, redis_keys).walk()
     assert command(redis_client, "GET", foreign) == b"theirs"
+
+
+PART = 4 << 20
+
+
+def store_large(client: redis.Redis, keys: Keys, name: str, size: int = 2 * PART + 5) -> None:
+    """One block whose value lies in several strings."""
+    ledger, block, key = (
+        RedisLedger(client, keys),
+        block_hash(name),
+        keys.of(block_hash(name)).block(block_hash(name)),
+    )
+    assert ledger.reserve([ReserveRequest(block, RED, size, 0)], ttl_s=30)[0].reserved
+    for part, start in enumerate(range(0, size, PART)):
+        command(client, "SET", key + (b":%d" % part if part else b""), b"x" * min(PART, size - start))
+    assert ledger.commit([(block, RED, size)]) == [True]
+
+
+def walks_until_conserved(client: redis.Redis, keys: Keys, at_most: int = 4) -> int:
+    auditor = Auditor(client, keys)
+    return next(n for n in range(1, at_most + 1) if auditor.walk().conserved)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_value_whose_record_the_server_lost_leaves_nothing_behind(
+    redis_client: redis.Redis, redis_keys: Keys, partitions: int
+) -> None:
+    keys = Keys(redis_keys.namespace, partitions=partitions)
+    size = 2 * PART + 5
+    Tenants(redis_client, keys).create(TenantPolicy(tenant="red", redis_limit_bytes=size, over_quota="refuse"))
+    before = keys_of(redis_client, keys.namespace)
+    store_large(redis_client, keys, "a")
+    command(redis_client, "DEL", keys.of(block_hash("a")).meta(block_hash("a")))
+    assert walks_until_conserved(redis_client, keys) > 1
+    left = {key for key in keys_of(redis_client, keys.namespace) if not key.endswith(b"}:y")}
+    assert left == before
+    store_large(redis_client, keys, "b")  # the whole limit is the tenant's again
+    assert Auditor(redis_client, keys, settle=False).walk().conserved
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1), (0, 2)])
+def test_a_stray_is_found_by_any_part_of_it(
+    redis_client: redis.Redis, redis_keys: Keys, lost: tuple[int, ...]
+) -> None:
+    store_large(redis_client, redis_keys, "a")
+    key = redis_keys.block(block_hash("a"))
+    names = [key, key + b":1", key + b":2"]
+    command(redis_client, "DEL", redis_keys.meta(block_hash("a")), *(names[part] for part in lost))
+    assert Auditor(redis_client, redis_keys, settle=False).walk().stray == 1
+    assert walks_until_conserved(redis_client, redis_keys) > 1
+    assert command(redis_client, "EXISTS", *names) == 0
+
+
+def test_only_what_was_lost_leaves_the_books(
+    redis_client: redis.Redis, redis_keys: Keys, ledger: RedisLedger
+) -> None:
+    names = [f"a{i}" for i in range(30)]
+    for name in names:  # each by itself: none is an orphan without another
+        store(redis_client, redis_keys, ledger, [name])
+    store(redis_client, redis_keys, ledger, [f"b{i}" for i in range(7)], BLUE)
+    ledger.touch([block_hash(name) for name in names[:3]], BLUE)
+    command(redis_client, "DEL", *(redis_keys.meta(block_hash(name)) for name in (names[0], names[20])))
+    assert walks_until_conserved(redis_client, redis_keys) > 1
+    usage = ledger.usage()
+    assert {tenant: (of.used_bytes, of.blocks) for tenant, of in usage.items()} == {
+        RED: (26 * SIZE + 2 * SIZE // 2, 28),
+        BLUE: (7 * SIZE + 2 * SIZE // 2, 9),
+    }
+    assert [command(redis_client, "ZSCORE", redis_keys.standings(), of) for of in (RED, BLUE)] == [270.0, 80.0]
+
+
+def test_a_reservation_whose_record_the_server_lost_is_pending_no_longer(
+    redis_client: redis.Redis, redis_keys: Keys, ledger: RedisLedger
+) -> None:
+    store(redis_client, redis_keys, ledger, ["a"])
+    assert ledger.reserve([ReserveRequest(block_hash("b"), RED, SIZE, 0)], ttl_s=0.2)[0].reserved
+    command(redis_client, "DEL", redis_keys.meta(block_hash("b")))
+    auditor = Auditor(redis_client, redis_keys)
+
+    def settled() -> bool:
+        auditor.walk()
+        return ledger.total() == RedisUsage(SIZE, 0, 1)
+
+    eventually(settled)
+
+
+@pytest.mark.parametrize(
+    "wrote",
+    [
+        "nothing",
+        "joined crosswise",
+        "replaced",
+        "joined and parted",
+        "reserves",
+        "reserved and aborted",
+        "a newcomer",
+    ],
+)
+def test_books_are_written_by_the_records_only_if_nobody_wrote_since(
+    redis_client: redis.Redis, redis_keys: Keys, ledger: RedisLedger, wrote: str
+) -> None:
+    """What leaves the sums as they were is enough."""
+    for name, tenant in (("r", RED), ("b", BLUE)):
+        store(redis_client, redis_keys, ledger, [name], tenant)
+    r, b, new = (block_hash(name) for name in ("r", "b", "new"))
+    mark = mark_of(redis_client, redis_keys)
+    if wrote == "joined crosswise":
+        ledger.touch([r], BLUE)
+        ledger.touch([b], RED)
+    elif wrote == "replaced":
+        ledger.remove([r])
+        store(redis_client, redis_keys, ledger, ["new"])
+    elif wrote == "joined and parted":
+        ledger.touch([r], BLUE)
+        command(redis_client, "ZADD", redis_keys.tenant_blocks(BLUE), 1, r)  # its oldest
+        assert scripts.clear(redis_client, redis_keys, BLUE, batch=1) == 1
+    elif wrote == "a newcomer":
+        store(redis_client, redis_keys, ledger, ["new"], TenantId("green"))
+    elif wrote != "nothing":
+        ledger.reserve([ReserveRequest(new, RED, SIZE, 0)], ttl_s=30)
+        if wrote == "reserved and aborted":
+            ledger.abort([(new, RED)])
+    if wrote not in ("reserves", "a newcomer"):
+        assert mark_of(redis_client, redis_keys).usage == mark.usage
+    seen = {RED: SIZE // 2, BLUE: SIZE + SIZE // 2}  # as read while things were otherwise
+    written = recount(redis_client, redis_keys, mark, seen, {RED: 1, BLUE: 1})
+    assert written == (wrote in ("nothing", "reserved and aborted"))
+
+
+def test_books_are_not_written_while_a_reservation_runs_of_which_they_know_nothing(
+    redis_client: redis.Redis, redis_keys: Keys, ledger: RedisLedger
+) -> None:
+    """It would come out of them when it ends."""
+    block = block_hash("a")
+    ledger.reserve([ReserveRequest(block, RED, SIZE, 0)], ttl_s=30)
+    command(redis_client, "DEL", redis_keys.usage())
+    command(redis_client, "ZREM", redis_keys.reservations(), block)
+    assert Auditor(redis_client, redis_keys).walk().relisted == 1
+    assert not recount(redis_client, redis_keys, mark_of(redis_client, redis_keys), {RED: 5}, {})
 
 
 NODE, OTHER = NodeId("n"), NodeId("m:1")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 import redis
 
@@ -9,7 +11,7 @@ from tests.support.worker_process import until
 from tiered.cluster.connection import command, connect
 from tiered.cluster.embedded import EmbeddedServer
 from tiered.cluster.keys import Keys
-from tiered.cluster.membership import Membership
+from tiered.cluster.membership import Membership, UnreadNode
 from tiered.errors import LeaseExpired, StaleEpoch
 from tiered.hashing.scope import encode_scope
 from tiered.types import NodeId, NodeInfo, NodeRates, NodeStats, SourceRate, TenantId, TenantStats, TokenCounts
@@ -167,3 +169,35 @@ def test_a_full_server_still_renews_leases(private_redis_server: EmbeddedServer)
     membership.renew(A, epoch, stats(red=5), lease_ttl_s=30)
     assert membership.nodes()[0].stats == stats(red=5)
     client.close()
+
+
+def test_who_lives_is_told_at_the_same_length_however_many_tenants_there_are(
+    private_redis_server: EmbeddedServer,
+) -> None:
+    with closing(connect(settings_for(private_redis_server), timeout_s=5.0)) as client:
+        membership = Membership(client, Keys("t"))
+        epochs = {node: membership.join(info(node), lease_ttl_s=60) for node in (A, B)}
+
+        def sent_for_lives() -> int:
+            before: int = command(client, "INFO", "stats")["total_net_output_bytes"]
+            lives = membership.lives()
+            assert [(life.info, life.epoch, life.alive) for life in lives] == [
+                (info(node), epochs[node], True) for node in (A, B)
+            ]
+            after: int = command(client, "INFO", "stats")["total_net_output_bytes"]
+            return after - before
+
+        few = sent_for_lives()
+        tenants = {f"tenant-{i}": TenantStats(tokens=TokenCounts(asked=i)) for i in range(1_000)}
+        membership.renew(A, epochs[A], NodeStats(tenants=tenants), lease_ttl_s=60)
+        assert sent_for_lives() < few + 1_000
+        assert membership.nodes()[0].stats.tenants == tenants
+
+
+def test_a_life_whose_stats_cannot_be_read_is_known_to_live(
+    membership: Membership, redis_client: redis.Redis
+) -> None:
+    epoch = membership.join(info(A), lease_ttl_s=60)
+    command(redis_client, "HSET", membership._keys.node_stats(), A, b"\xc1 of a later version")
+    assert membership.readable() == ([], [UnreadNode(A, epoch, is_alive=True)])
+    assert [(life.info, life.epoch) for life in membership.lives()] == [(info(A), epoch)]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+import pytest
+
 from coordinator.leader.runner import Sweeper
 from coordinator.leader.sweep import EMPTY_ROUNDS, Life, SweepPlan, note, plan_sweep, settle
 from tests.support.redis_server import eventually
 from tests.unit.coordinator.builders import node_info, node_stats, node_view, tokens
 from tests.unit.coordinator.conftest import Parts
-from tiered.cluster.membership import Membership
+from tiered.cluster.connection import command
+from tiered.cluster.membership import Membership, UnreadNode
 from tiered.types import BlockHash, Epoch, NodeId, NodeView, TenantId, TenantStats
 
 N1 = NodeId("n1")
@@ -38,6 +42,17 @@ def test_an_earlier_life_is_swept_but_the_rejoined_node_is_left_alone() -> None:
 def test_a_life_that_another_coordinator_retired_is_swept_all_the_same() -> None:
     seen = note({}, [node_view("n1", epoch=1)])
     assert plan_sweep([], seen) == SweepPlan(retire=(), sweep=(life("n1", 1),))
+
+
+def test_a_life_of_which_not_all_can_be_read_is_as_alive_as_its_lease() -> None:
+    seen = note({}, [node_view("n1", epoch=1), node_view("n2", epoch=2), node_view("n3", epoch=3)])
+    unread = [
+        UnreadNode(NodeId("n1"), Epoch(1), is_alive=True),
+        UnreadNode(NodeId("n2"), Epoch(5), is_alive=False),
+        UnreadNode(NodeId("n3"), None, is_alive=True),
+    ]
+    assert plan_sweep([], seen, unread) == SweepPlan(retire=(life("n2", 5),), sweep=(life("n2", 2),))
+    assert life("n2", 5) in note(seen, [], unread)
 
 
 def test_the_order_of_work_does_not_depend_on_the_order_of_nodes() -> None:
@@ -94,14 +109,46 @@ def test_a_life_that_redis_does_not_let_be_retired_keeps_its_entries(parts: Part
     class LooksLapsed(Membership):
         """Lists a member in the last moment of its lease, just before it is renewed."""
 
-        def nodes(self) -> list[NodeView]:
-            return [replace(node, lease_left_s=0.0) for node in super().nodes()]
+        def readable(self) -> tuple[list[NodeView], list[UnreadNode]]:
+            nodes, unread = super().readable()
+            return [replace(node, lease_left_s=0.0) for node in nodes], unread
 
     epoch = join_and_hold(parts, lease_ttl_s=60.0)
     sweeper = Sweeper(membership=LooksLapsed(parts.client, parts.keys), directory=parts.directory)
     sweeper.round()
     assert parts.directory.count(N1, epoch) == len(HASHES)
     assert [node.epoch for node in parts.membership.nodes()] == [epoch]
+
+
+@pytest.mark.parametrize("what", ["entry", "stats", "epoch"])
+def test_a_living_node_of_which_not_all_can_be_read_keeps_its_entries(
+    parts: Parts, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one of a later release may be."""
+    epoch = join_and_hold(parts, lease_ttl_s=60.0)
+    parts.sweeper.round()
+    key = parts.keys.node_stats() if what == "stats" else parts.keys.nodes()
+    bad = msgspec.msgpack.encode(({"node": 7}, epoch)) if what == "entry" else b"\xc1 of a later version"
+    command(parts.client, "HSET", key, N1, bad)
+    for _ in range(3):
+        parts.sweeper.round()
+    assert parts.membership.nodes() == []
+    assert parts.directory.count(N1, epoch) == len(HASHES)
+    assert caplog.text.count("cannot be read") == 1, "once, not in every round"
+
+
+@pytest.mark.parametrize("what", ["entry", "stats"])
+def test_a_node_of_which_not_all_can_be_read_is_retired_and_swept_when_its_lease_lapsed(
+    parts: Parts, what: str
+) -> None:
+    epoch = join_and_hold(parts, lease_ttl_s=60.0)
+    key = parts.keys.node_stats() if what == "stats" else parts.keys.nodes()
+    bad = msgspec.msgpack.encode(({"node": 7}, epoch)) if what == "entry" else b"\xc1 of a later version"
+    command(parts.client, "HSET", key, N1, bad)
+    command(parts.client, "DEL", parts.keys.node_lease(N1))
+    parts.sweeper.round()
+    assert parts.membership.registered() == {}
+    assert parts.directory.count(N1, epoch) == 0
 
 
 def test_a_live_node_is_not_touched(parts: Parts) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from coordinator.server.tenants import CHANGE_ATTEMPTS
 from tests.unit.coordinator.builders import node_info
 from tests.unit.coordinator.conftest import Parts
 from tiered.cluster.ledger import ReserveRequest
+from tiered.cluster.tenants import Tenants
+from tiered.tenancy.policy import TenantPolicy
 from tiered.types import BlockHash, NodeId, NodeStats, SecondUse, TenantId, TenantStats
 
 
@@ -208,6 +212,86 @@ def test_reservations_beyond_the_tiers_capacity_are_refused_with_the_numbers(api
     assert api.post("/v1/tenants", json={"tenant": "b", "redis_reserved_bytes": 400}).status_code == 201
     assert error_of(api.patch("/v1/tenants/a", json={"redis_reserved_bytes": 601}))[0] == 422
     assert api.patch("/v1/tenants/a", json={"redis_reserved_bytes": 500}).status_code == 200
+
+
+Change = Callable[[Tenants], object]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, parts: Parts, *changes: Change) -> None:
+    """Between what this replica reads for a decision and what it writes, another makes the next of the changes."""
+    other, left, readable = Tenants(parts.client, parts.keys), list(changes), parts.tenants.readable
+
+    def read_and_be_overtaken() -> tuple[dict[TenantId, TenantPolicy], dict[TenantId, str]]:
+        found = readable()
+        if left:
+            assert left.pop(0)(other)
+        return found
+
+    monkeypatch.setattr(parts.tenants, "readable", read_and_be_overtaken)
+
+
+def reserve(tenant: str, redis_reserved_bytes: int) -> Change:
+    return lambda tenants: tenants.create(TenantPolicy(tenant=tenant, redis_reserved_bytes=redis_reserved_bytes))
+
+
+def test_two_replicas_together_do_not_promise_more_than_there_is(
+    api: TestClient, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts.tenants.set_capacity(1000)
+    meanwhile(monkeypatch, parts, reserve("a", 600))
+    status, field, message = error_of(api.post("/v1/tenants", json={"tenant": "b", "redis_reserved_bytes": 600}))
+    assert (status, field) == (422, "redis_reserved_bytes")
+    assert "1200" in message
+    assert set(parts.tenants.policies()) == {"default", "a"}
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_nor_do_two_changes(api: TestClient, parts: Parts, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    parts.tenants.set_capacity(1000)
+    api.post("/v1/tenants", json={"tenant": "b"})
+    meanwhile(monkeypatch, parts, reserve("a", 600))
+    assert error_of(api.request(method, "/v1/tenants/b", json={"redis_reserved_bytes": 600}))[0] == 422
+    assert parts.tenants.policies()[TenantId("b")].redis_reserved_bytes == 0
+
+
+def test_a_patch_keeps_what_another_replica_changed_meanwhile(
+    api: TestClient, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.post("/v1/tenants", json={"tenant": "acme"})
+    meanwhile(monkeypatch, parts, lambda tenants: tenants.replace(TenantPolicy(tenant="acme", weight=7)))
+    policy = api.patch("/v1/tenants/acme", json={"redis_limit_bytes": 60}).json()["policy"]
+    assert (policy["weight"], policy["redis_limit_bytes"]) == (7.0, 60)
+
+
+def test_a_change_that_others_overtake_again_and_again_is_given_up(
+    api: TestClient, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = [reserve(f"t{i}", 0) for i in range(CHANGE_ATTEMPTS)]
+    meanwhile(monkeypatch, parts, *changes[1:])
+    assert api.post("/v1/tenants", json={"tenant": "a"}).status_code == 201
+    meanwhile(monkeypatch, parts, *changes[:1], *(reserve(f"u{i}", 0) for i in range(CHANGE_ATTEMPTS)))
+    status, field, message = error_of(api.post("/v1/tenants", json={"tenant": "b"}))
+    assert (status, field) == (503, "")
+    assert "nothing was changed" in message
+    assert TenantId("b") not in parts.tenants.policies()
+
+
+def test_a_policy_that_cannot_be_read_can_be_replaced_and_taken_away(api: TestClient, parts: Parts) -> None:
+    for method, body, expected in (
+        ("POST", {"tenant": "acme"}, 409),
+        ("PATCH", {"weight": 2}, 409),
+        ("PUT", {"weight": 2}, 200),
+        ("DELETE", None, 204),
+    ):
+        parts.client.hset(parts.keys.tenants(), "acme", '{"colour": 1}')
+        answer = api.request(method, "/v1/tenants" if method == "POST" else "/v1/tenants/acme", json=body)
+        assert answer.status_code == expected, method
+        if method == "PATCH":
+            _, field, message = error_of(answer)
+            assert field == "tenant"
+            assert "the policy of tenant 'acme' cannot be read: " in message
+            assert "colour" in message or "tenant" in message
+    assert parts.client.hexists(parts.keys.tenants(), "acme") is False
 
 
 def test_a_hot_reservation_must_fit_the_smallest_node(api: TestClient, parts: Parts) -> None:

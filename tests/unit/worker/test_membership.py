@@ -70,7 +70,7 @@ class FakeShared:
     def leave(self, node: NodeId, epoch: Epoch) -> None:
         self.left.append(epoch)
 
-    def nodes(self) -> list[NodeView]:
+    def lives(self) -> list[NodeView]:
         if self.down:
             raise TierUnavailable("down")
         return self.views

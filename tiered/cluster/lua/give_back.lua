@@ -2,11 +2,16 @@
 -- KEYS[1] tenants, hash    KEYS[2] their revision
 -- ARGV: tenant, JSON for each
 -- Returns how many were stored; one that is there stays. At once, because whoever read some of them alone would take the
--- other tenants for unbounded.
+-- other tenants for unbounded. The revision is not below the server's clock in milliseconds then: it counts from 1 again
+-- since the loss, and must not come to be one that somebody knows from before it.
 
 local n_stored = 0
 for i = 1, #ARGV, 2 do
   n_stored = n_stored + redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1])
 end
-if n_stored > 0 then redis.call('INCR', KEYS[2]) end
+if n_stored > 0 then
+  local time = redis.call('TIME')
+  local now = time[1] * 1000 + math.floor(time[2] / 1000)
+  redis.call('SET', KEYS[2], string.format('%.0f', math.max(tonumber(redis.call('GET', KEYS[2]) or '0') + 1, now)))
+end
 return n_stored

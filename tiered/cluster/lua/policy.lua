@@ -1,9 +1,11 @@
 -- policy.lua: store or remove one tenant's policy.
 -- KEYS[1] tenants, hash    KEYS[2] their revision
 -- ARGV[1] create: if there is none, replace: if there is one, put: either way, delete   ARGV[2] tenant   ARGV[3] JSON
--- Returns 1, or 0 if nothing was changed. The revision grows with every change.
+-- ARGV[4] the revision that the change was decided upon, or left out
+-- Returns 1, 0 if nothing was changed, or -1, too, if another change came after that revision. It grows with every one.
 
 local how, tenant = ARGV[1], ARGV[2]
+if ARGV[4] and ARGV[4] ~= (redis.call('GET', KEYS[2]) or '0') then return -1 end
 local exists = redis.call('HEXISTS', KEYS[1], tenant) == 1
 if (how == 'create' and exists) or ((how == 'replace' or how == 'delete') and not exists) then return 0 end
 if how == 'delete' then

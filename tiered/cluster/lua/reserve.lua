@@ -95,14 +95,17 @@ local function reserve(hash, size, depth, parent)
   local meta_key, value_key = meta_prefix .. hash, value_prefix .. hash
   local of, record = account(tenant), read_record(meta_prefix .. hash)
   begin_line(hash, depth, parent)
-  if record[STATE] == COMMITTED then
-    if stored_bytes(value_key, record[SIZE]) == record[SIZE] then
-      if not index_of(record[TENANTS], tenant) and fits_limit(of, part_for_one_more(record)) then
-        record = read_record(meta_key)
-        if record[STATE] == COMMITTED then join(tenant, hash, record, score_of(now, record[DEPTH])) end
-      end
+  local own_before = false
+  if record[STATE] == COMMITTED and stored_bytes(value_key, record[SIZE]) == record[SIZE] then
+    if index_of(record[TENANTS], tenant) then return 3 end
+    local fits, evicted = fits_limit(of, part_for_one_more(record))
+    record, own_before = read_record(meta_key), evicted
+    if record[STATE] == COMMITTED then
+      if fits then join(tenant, hash, record, score_of(now, record[DEPTH])) end
       return 3
     end
+    -- Else making room has cost the block itself: whoever paid for it gave it for its larger part of another one.
+  elseif record[STATE] == COMMITTED then
     note_all('lost', hash, record, 'the server lost it')
     drop_stored(hash, record)  -- Settle, and go on as if it never was.
   elseif record[STATE] == RESERVED then
@@ -123,7 +126,7 @@ local function reserve(hash, size, depth, parent)
   list(reservations, digits(record[EXPIRES]), hash)
   add_pending(tenant, size)
   if others then return 7 end
-  return (own or own_too) and 2 or 1
+  return (own_before or own or own_too) and 2 or 1
 end
 
 local answers = {}
