@@ -55,17 +55,26 @@ _AWAY: Final = (
     AskError,
     TryAgainError,
     ReadOnlyError,
+    NoScriptError,
 )
-"""What a server that is gone, or a slot that is moving, looks like; any other error reply is ours to hear of."""
+"""What a server that is gone, that restarted meanwhile, or a slot that is moving, looks like."""
+
+_REFUSES: Final = ("NOREPLICAS ", "MISCONF ", "BUSY ")
+"""How the replies begin of a server that runs no script for now: too few replicas are in touch with it, it cannot
+save to its disk, another script has it; redis-py has no classes for them. Other error replies are ours to hear of."""
 
 
 def run_tolerant(client: Client, script: Script, calls: Sequence[Call]) -> list[object]:
-    """Run the calls; None for one whose server did not answer, as long as another's did. Errors: as run()."""
+    """Run the calls; None for one whose server did not run it, as long as another's did. Errors: as run()."""
     replies = _try(client, script, calls)
-    lost = [isinstance(reply, _AWAY) for reply in replies]
+    lost = [_is_away(reply) for reply in replies]
     if not any(lost) or all(lost):
         return answered(replies)
     return answered([None if is_lost else reply for is_lost, reply in zip(lost, replies, strict=True)])
+
+
+def _is_away(reply: object) -> bool:
+    return isinstance(reply, _AWAY) or (isinstance(reply, redis.ResponseError) and str(reply).startswith(_REFUSES))
 
 
 def _try(client: Client, script: Script, calls: Sequence[Call]) -> list[Any]:
