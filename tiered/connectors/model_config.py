@@ -64,6 +64,8 @@ def _lasting(told: object) -> object:
         }
     if isinstance(told, list | tuple):
         return [_lasting(value) for value in told]
+    if isinstance(told, set | frozenset):  # whose order is another in each process
+        return sorted(map(str, told))
     return told
 
 
