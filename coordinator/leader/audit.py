@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tiered.clock import Clock, SystemClock
 from tiered.cluster.audit import Auditor, Findings
 from tiered.cluster.tenants import Tenants
 from tiered.log import get_logger
@@ -16,15 +17,24 @@ log = get_logger(__name__)
 _STEPS_PER_ROUND: Final = 10
 """About ten thousand keys: some tens of milliseconds of the server's time, in pieces of one."""
 
+QUIET_KEPT_S: Final = 900.0
+
 
 class AuditTask:
-    def __init__(self, auditor: Auditor, tenants: Tenants) -> None:
+    def __init__(self, auditor: Auditor, tenants: Tenants, clock: Clock | None = None) -> None:
         self._auditor = auditor
         self._tenants = tenants
+        self._clock = clock or SystemClock()
         self.last: Findings | None = None
         """Of the last walk that was through."""
-        self.last_quiet: Findings | None = None
-        """Of the last one during which nobody wrote, so that its sums can be compared."""
+        self._quiet: Findings | None = None
+        self._quiet_at = 0.0
+
+    @property
+    def last_quiet(self) -> Findings | None:
+        """Of the last walk during which nobody wrote, so that its sums can be compared; None when that is so long ago
+        that what it found may have been put right since, while somebody writes all the time."""
+        return self._quiet if self._clock.now() - self._quiet_at < QUIET_KEPT_S else None
 
     def round(self) -> None:
         """One bounded round, blocking. Errors: UNREADABLE; what was done so far stays done."""
@@ -34,7 +44,8 @@ class AuditTask:
             findings = self._auditor.step(idle_s)
             if findings is not None:
                 self.last = findings
-                self.last_quiet = findings if findings.is_quiet else self.last_quiet
+                if findings.is_quiet:
+                    self._quiet, self._quiet_at = findings, self._clock.now()
                 _report(findings)
                 return
 

@@ -102,8 +102,8 @@ REDIS_DIFFERENCE: Final = _gauge(
     "tiered_redis_difference_bytes",
     "Conservation, in the last audit that nobody wrote during: bytes charged to tenants by the blocks' records less "
     "those in the books, tenant by tenant without sign (`records`); the books' tenants less the books' sum "
-    "(`books`); the books' sum less the bytes that Redis holds (`stored`). Must be 0. None before the first such "
-    "audit of this replica; only the leader audits",
+    "(`books`); the books' sum less the bytes that Redis holds (`stored`). Must be 0. None where this replica "
+    "made no such audit within 15 minutes; only the leader audits",
     "between",
 )
 CONSERVED: Final = _gauge(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import redis
 
-from coordinator.leader.audit import AuditTask
+from coordinator.leader.audit import QUIET_KEPT_S, AuditTask
 from coordinator.leader.seconds import Seconds
 from tests.support.redis_server import block_hash, eventually
-from tiered.clock import SystemClock
+from tiered.clock import ManualClock, SystemClock
 from tiered.cluster.audit import Auditor
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
@@ -38,6 +38,17 @@ def test_an_unreadable_policy_keeps_no_other_tenants_blocks_beyond_their_idle_ti
 
     eventually(is_gone)
     assert task.last is not None
+
+
+def test_what_the_last_quiet_walk_found_is_not_told_for_ever(redis_client: redis.Redis, redis_keys: Keys) -> None:
+    clock = ManualClock()
+    task = AuditTask(Auditor(redis_client, redis_keys), Tenants(redis_client, redis_keys), clock)
+    assert task.last_quiet is None
+    while task.last is None:
+        task.round()
+    assert task.last_quiet is task.last
+    clock.advance(QUIET_KEPT_S)
+    assert task.last_quiet is None
 
 
 def test_an_unreadable_policy_does_not_keep_a_sweep_from_knowing_who_asks_for_two_copies(
