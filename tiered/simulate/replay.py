@@ -8,10 +8,11 @@ there is room. A block hit counts only inside that prefix.
 from __future__ import annotations
 
 import enum
+import hashlib
 import heapq
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +28,7 @@ from tiered.simulate.outcome import Cause, Outcome
 from tiered.simulate.redis_model import RedisModel
 from tiered.simulate.tenants import ONE, Tenants
 from tiered.simulate.trace import Request
-from tiered.types import BlockHash, Hints
+from tiered.types import HINT_CHARS_MAX, BlockHash, Hints
 
 SCOPE: Final = b"simulated"
 CONNECTION: Final = 1
@@ -57,7 +58,13 @@ class WritePolicy(enum.StrEnum):
 def hints_of_trace(request: Request) -> Hints:
     """The labels that a trace's own fields give: what kind of client and model it is."""
     fields = request.fields
-    return Hints(labels=tuple(f"{name}={fields[name]}" for name in LABEL_FIELDS if name in fields))
+    return Hints(labels=tuple(_label(name, fields[name]) for name in LABEL_FIELDS if name in fields))
+
+
+def _label(name: str, value: object) -> str:
+    """A text that is too long for one by its hash: cut, prompts that begin alike would be of one kind."""
+    label = f"{name}={value}"
+    return label if len(label) <= HINT_CHARS_MAX else f"{name}=sha256:{hashlib.sha256(label.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +82,9 @@ class Setup:
     """What the caller of the request with this number says of it."""
 
 
-def replay(requests: Iterable[Request], setup: Setup, *, on_request: Callable[[], None] | None = None) -> Outcome:
+def replay(requests: Sequence[Request], setup: Setup, *, on_request: Callable[[], None] | None = None) -> Outcome:
     """Errors: ConfigError for an unknown policy, or for tenants who were promised more than the pool."""
-    fleet = Fleet(setup)
+    fleet = Fleet(setup, n_blocks_max=_different_blocks(requests, setup.tenants))
     for number, request in enumerate(requests):
         fleet.serve(number, request)
         if on_request is not None:
@@ -85,10 +92,21 @@ def replay(requests: Iterable[Request], setup: Setup, *, on_request: Callable[[]
     return fleet.outcome
 
 
-class Fleet:
-    """The workers of one replay and what they share."""
+def _different_blocks(requests: Sequence[Request], tenants: Tenants) -> int:
+    """At least 1. Tenants of different labels have blocks of their own."""
+    seen: dict[str, set[int]] = {}
+    for request in requests:
+        seen.setdefault(tenants.label(tenants.of(request)), set()).update(request.blocks)
+    return max(1, sum(len(blocks) for blocks in seen.values()))
 
-    def __init__(self, setup: Setup) -> None:
+
+class Fleet:
+    """The workers of one replay and what they share.
+
+    n_blocks_max: no worker's pool is made larger; where the trace has no more different blocks, more hit nothing.
+    """
+
+    def __init__(self, setup: Setup, *, n_blocks_max: int | None = None) -> None:
         self._setup = setup
         self._redis = RedisModel(setup.redis_blocks)
         self.outcome = Outcome()
@@ -99,7 +117,8 @@ class Fleet:
             match_lease_s=float("inf"),
             lower_tier=False,  # nothing is copied here: what leaves is seen in the core's events
         )
-        self.cores = [CacheCore(options, setup.hot_blocks) for _ in range(setup.n_workers)]
+        n_blocks = setup.hot_blocks if n_blocks_max is None else min(setup.hot_blocks, n_blocks_max)
+        self.cores = [CacheCore(options, n_blocks) for _ in range(setup.n_workers)]
         for core in self.cores:
             core.set_policies(setup.tenants.policies(setup.hot_blocks))
         self._names: dict[str, _Names] = {}

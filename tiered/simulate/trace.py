@@ -2,9 +2,9 @@
 
 Every id names a whole prefix: equal ids mean equal prompts up to and including that block. Read here: JSON lines,
 plain or gzipped, with ``timestamp`` (ms), ``hash_ids`` or ``hash_runs`` (``[[first, count], ...]``), and if present
-``output_length`` (tokens), ``block_size`` (tokens), ``session_id`` and any other field, such as one that names a
-tenant. Mooncake's own files have blocks of 512 tokens and do not say so. vLLM's KV-event logs are known by their
-first line; ``kv_events.py`` says what they tell.
+``output_length`` (tokens), ``block_size`` (tokens), ``api_ms`` (how long the request ran), ``session_id`` and any
+other field, such as one that names a tenant. Mooncake's own files have blocks of 512 tokens and do not say so. vLLM's
+KV-event logs are known by their first line; ``kv_events.py`` says what they tell.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ DEFAULT_BLOCK_TOKENS: Final = 512
 RUN_MAX: Final = 1 << 24
 """Blocks in one run of ids: 16 million are beyond any prompt."""
 
+OUTPUT_TOKENS_MAX: Final = 1 << 32
+"""Beyond any answer, and small enough for a time to be reckoned from it."""
+
 Block = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 
 
@@ -35,8 +38,9 @@ class _Line(msgspec.Struct):
     timestamp: float
     hash_ids: list[Block] | None = None
     hash_runs: list[tuple[Block, Annotated[int, msgspec.Meta(ge=1, le=RUN_MAX)]]] | None = None
-    output_length: int | None = None
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=OUTPUT_TOKENS_MAX)] | None = None
     block_size: int = DEFAULT_BLOCK_TOKENS
+    api_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
 @dataclass(frozen=True, slots=True)

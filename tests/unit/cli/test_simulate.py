@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tiered.cli.main import main
+from tiered.core.core import CacheCore, CoreOptions
+from tiered.simulate import replay
+from tiered.types import HINT_CHARS_MAX
 
 ROWS = [
     {"timestamp": 1000 * i, "hash_ids": [i % 7, 100 + i % 7, 1000 + i], "block_size": 16, "who": f"w{i % 2}"}
@@ -114,6 +117,74 @@ def test_a_malformed_line_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text(json.dumps(ROWS[0]) + "\n{nonsense\n")
     assert main(["simulate", str(path)]) == 2
     assert "bad.jsonl, line 2: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["plan", "--policy", "lfu", "--kv-bytes-per-token", "1"]])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("api_ms", "fast"),
+        ("api_ms", -1),
+        pytest.param("api_ms", 10**400, id="api_ms-huge"),
+        ("output_length", -1),
+        pytest.param("output_length", 10**400, id="output_length-huge"),
+    ],
+)
+def test_a_time_or_a_length_that_is_none_is_named_with_its_line(
+    tmp_path: Path, command: list[str], field: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (ROWS[0], ROWS[1] | {field: value})))
+    assert main([*command, str(path)]) == 2
+    captured = capsys.readouterr()
+    assert "bad.jsonl, line 2: " in captured.err
+    assert field in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_texts_too_long_for_a_label_stay_kinds_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds: set[tuple[str, ...]] = set()
+    hints_of_trace = replay.hints_of_trace
+
+    def seen(request: replay.Request) -> replay.Hints:
+        hints = hints_of_trace(request)
+        kinds.add(hints.labels)
+        return hints
+
+    monkeypatch.setattr(replay, "hints_of_trace", seen)
+    path = tmp_path / "long.jsonl"
+    long = [dict.fromkeys(replay.LABEL_FIELDS, f"{'x' * 999} {i % 2}") for i in range(len(ROWS))]
+    path.write_text("".join(json.dumps(row | more) + "\n" for row, more in zip(ROWS, long, strict=True)))
+    for policy in ("lru", "hazard"):
+        run_json(capsys, "simulate", str(path), "--policy", policy)
+    assert len(kinds) == 2
+    for labels in kinds:
+        assert [label.partition("=")[0] for label in labels] == list(replay.LABEL_FIELDS)
+        assert max(len(label) for label in labels) <= HINT_CHARS_MAX
+
+
+def test_no_pool_is_made_larger_than_the_blocks_there_are(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def core(options: CoreOptions, n_blocks: int) -> CacheCore:
+        assert n_blocks <= 2 * 74
+        return CacheCore(options, n_blocks)
+
+    monkeypatch.setattr(replay, "CacheCore", core)
+    sizes = ["--kv-bytes-per-token", "1", "--size", "1TiB", "--size", "50%"]
+    plan = run_json(capsys, "plan", trace, "--policy", "lfu", *sizes)
+    assert [step["blocks"] for step in plan["lines"][0]["steps"]] == [37, (1 << 40) // 16]
+
+    file = tmp_path / "tenants.toml"
+    file.write_text('field = "who"\n[default]\nhot_reserved = "50%"\n')  # private: each has blocks of its own
+    hot = ["--hot-blocks", str(1 << 32), "--hot-blocks", str(2 * 74), "--hot-blocks", "74"]
+    for policy in ("lru", "s3fifo"):
+        rows = run_json(capsys, "simulate", trace, "--policy", policy, *hot, "--tenants", str(file))
+        assert [row["hot_blocks"] for row in rows] == [1 << 32, 148, 74]
+        assert rows[0]["tenants"] == rows[1]["tenants"]
+        assert rows[0]["evictions"] == 0 < rows[2]["evictions"]
 
 
 def test_a_plan_says_what_each_size_buys_and_where_it_ends(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
