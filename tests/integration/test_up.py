@@ -76,6 +76,11 @@ def ask(up: Up, *argv: str) -> dict[str, Any]:
     return answer
 
 
+def limits_of_named(up: Up) -> dict[str, int | None]:
+    policies = [one["policy"] for one in ask(up, "tenants", "list")["tenants"] if one["named"]]
+    return {policy["tenant"]: policy["redis_limit_bytes"] for policy in policies}
+
+
 def test_other_commands_find_the_cluster_and_ctrl_c_stops_all_of_it(up: Up) -> None:
     until(lambda: ask(up, "status")["stats"]["nodes"]["alive"] == N_WORKERS, "all workers are seen")
     names = [node["node"] for node in ask(up, "nodes")["nodes"]]
@@ -142,6 +147,17 @@ def test_ctrl_c_while_it_starts_stops_what_was_started() -> None:
         assert list((place.directory / "run").iterdir()) == []
 
 
+def test_the_embedded_server_has_the_partitions_that_the_services_are_told() -> None:
+    with temporary_place() as place:
+        up = Up(place, "--set", "worker.redis.partitions=4", "--set", "coordinator.redis.partitions=4", n_workers=1)
+        try:
+            until(lambda: ask(up, "status")["stats"]["nodes"]["alive"] == 1, "the worker is seen")
+            assert up.end(signal.SIGINT) == 0
+        finally:
+            up.process.kill()
+            up.process.wait(STOP_S)
+
+
 def test_a_worker_that_refuses_to_start_is_quoted_and_stops_the_rest() -> None:
     with temporary_place() as place:
         outcome = place.run("up", "--port", "0", "--workers", "1", "--set", "worker.pool.colour=blue")
@@ -158,13 +174,17 @@ def test_sigterm_stops_it_like_ctrl_c(up: Up) -> None:
 
 
 def test_what_dies_is_started_again_and_nothing_outlives_a_killed_launcher(up: Up) -> None:
+    ask(up, "tenants", "create", "red", "--redis-limit", "1MiB")
     [victim] = [pid for pid, command in up.place.running().items() if "--node worker-2" in command]
     os.kill(victim, signal.SIGKILL)
     until(lambda: "worker-2 is back" in up.err, "the worker is back")
     assert "worker-2 died (killed by SIGKILL); starting it again in 0.5 s" in up.err
+    [log] = up.place.directory.glob("run/**/coordinator.log")
+    until(lambda: '"tenants": 2' in log.read_text(), "the coordinator knows the tenant")
     [server] = [pid for pid, command in up.place.running().items() if "redis.sock" in command]
     os.kill(server, signal.SIGKILL)
     until(lambda: "server is back" in up.err, "the server is back")
+    until(lambda: limits_of_named(up) == {"default": None, "red": 1 << 20}, "the tenant is back, and its limit")
     [coordinator] = [pid for pid, command in up.place.running().items() if "-m coordinator" in command]
     os.kill(coordinator, signal.SIGKILL)
     until(lambda: "coordinator is back" in up.err, "the coordinator is back")

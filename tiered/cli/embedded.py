@@ -5,10 +5,14 @@ Which binary serves, and with which flags, is :mod:`tiered.cluster.embedded`'s b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
+from tiered.cli.overrides import Overrides
 from tiered.cli.process import describe_exit, stop_process, tie_to_us
 from tiered.cluster.connection import connect
 from tiered.cluster.embedded import EmbeddedServer
@@ -20,16 +24,25 @@ BOOKS_BYTES: Final = 64 << 20
 """The ledger, the directory and the server itself, on top of the blocks and of what its allocator rounds up."""
 
 
+def partitions_asked(overrides: Overrides, environ: Mapping[str, str]) -> int:
+    """``redis.partitions`` as the coordinator will have it. What it will refuse it says itself; then 1."""
+    said = overrides.coordinator.get("redis.partitions") or environ.get("TIERED_COORDINATOR_REDIS__PARTITIONS")
+    try:
+        return RedisSettings.model_validate({"partitions": said or 1}).partitions
+    except ValidationError:
+        return 1
+
+
 class LocalServer:
     """An embedded server that dies with us. After :meth:`spawn` it answers at :attr:`url`."""
 
     name = "server"
 
-    def __init__(self, directory: Path, *, capacity_bytes: int, namespace: str) -> None:
+    def __init__(self, directory: Path, *, capacity_bytes: int, namespace: str, partitions: int = 1) -> None:
         self.url = ""
         self._directory = directory
         self._capacity_bytes = capacity_bytes
-        self._namespace = namespace
+        self._keys = Keys(namespace, partitions=partitions)
         self._server: EmbeddedServer | None = None
 
     def spawn(self) -> None:
@@ -71,6 +84,6 @@ class LocalServer:
             stop_process(self._server.process, grace_s=grace_s)
 
     def _tell_capacity(self) -> None:
-        settings = RedisSettings(url=self.url, namespace=self._namespace)
+        settings = RedisSettings(url=self.url)
         with closing(connect(settings, timeout_s=settings.control_timeout_s)) as client:
-            Tenants(client, Keys(self._namespace)).set_capacity(self._capacity_bytes)
+            Tenants(client, self._keys).set_capacity(self._capacity_bytes)

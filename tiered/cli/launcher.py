@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,21 +22,20 @@ from tiered.addresses import SOCKET_PATH_BYTES_MAX
 from tiered.cli.cluster_file import (
     ClusterState,
     WorkerEntry,
-    pid_alive,
     read_cluster_file,
     remove_cluster_file,
     write_cluster_file,
 )
-from tiered.cli.embedded import LocalServer
+from tiered.cli.embedded import LocalServer, partitions_asked
 from tiered.cli.output import progress
 from tiered.cli.overrides import Overrides, as_environment, as_flags
-from tiered.cli.paths import run_dir, runs_dir
+from tiered.cli.paths import run_dir
 from tiered.cli.ports import HOST, choose_ports, free_ports
 from tiered.cli.process import Child, uninterrupted
 from tiered.cli.redis_check import check_redis
+from tiered.cli.run_directory import RunDirectory, take_run_directory
 from tiered.cli.supervise import Service, Supervisor
 from tiered.errors import ConfigError
-from tiered.pool.named import remove_pools
 
 COORDINATOR_START_S: Final = 60.0
 WORKER_START_S: Final = 120.0  # importing torch from a cold disk takes most of it
@@ -114,6 +112,7 @@ class LocalCluster:
         self.announced = False
         """Whether the file that other commands read names this cluster; the first one on a machine wins."""
         self._say = say or _say_to_stderr
+        self._run_directory: RunDirectory | None = None
         self._server: LocalServer | None = None
         self.coordinator_urls: tuple[str, ...] = ()
         self._coordinators: tuple[Child, ...] = ()
@@ -141,11 +140,15 @@ class LocalCluster:
         """Check, start everything, wait until all are ready."""
         ports, peer_ports, metrics_ports = self._choose_ports()
         check_redis(url=self.plan.redis_url, namespace=self.namespace)
-        self._make_run_dir()
+        self._run_directory = take_run_directory(os.getpid(), check=self._check_socket_paths)
+        self.run_dir = self._run_directory.path
         try:
             if self.plan.redis_url is None:
                 self._server = LocalServer(
-                    self.run_dir, capacity_bytes=self.plan.redis_bytes, namespace=self.namespace
+                    self.run_dir,
+                    capacity_bytes=self.plan.redis_bytes,
+                    namespace=self.namespace,
+                    partitions=partitions_asked(self.plan.overrides, os.environ),
                 )
                 self._server.spawn()
                 self.redis_url = self._server.url
@@ -172,15 +175,19 @@ class LocalCluster:
             self.stop()
             raise
         except BaseException:
-            self._stop_processes()  # and keep the logs: the sentence we pass on may point to them
+            with uninterrupted():
+                self._stop_processes()
+                self._run_directory.leave(keep=True)  # the sentence we pass on may point to the logs
             raise
 
     def stop(self) -> None:
         """Stop in reverse order within a bounded time. A second Ctrl-C does not interrupt it."""
-        remove_cluster_file(os.getpid())
-        self._stop_processes()
-        if "TIERED_RUN_DIR" not in os.environ:
-            _remove_run(self.run_dir)
+        with uninterrupted():
+            remove_cluster_file(os.getpid())
+            self._stop_processes()
+            if self._run_directory is not None:
+                self._run_directory.leave()
+                self._run_directory = None
 
     def supervise(self, *, until: Callable[[], bool] = lambda: False) -> None:
         """Start again what dies, until told to end or interrupted."""
@@ -211,22 +218,14 @@ class LocalCluster:
         others = [free for free in free_ports(n_coordinators - 1 + len(asked)) if free not in asked]
         return [port, *others[: n_coordinators - 1]], peer_ports, metrics_ports
 
-    def _make_run_dir(self) -> None:
-        longest = len(os.fsencode(self._socket_path(f"worker-{self.plan.n_workers}")))
+    def _check_socket_paths(self, directory: Path) -> None:
+        longest = len(os.fsencode(directory / f"worker-{self.plan.n_workers}.sock"))
         if longest > SOCKET_PATH_BYTES_MAX:
             raise ConfigError(
-                f"TIERED_RUN_DIR: a socket in {self.run_dir} would have a path of {longest} bytes, the system allows "
+                f"TIERED_RUN_DIR: a socket in {directory} would have a path of {longest} bytes, the system allows "
                 f"{SOCKET_PATH_BYTES_MAX}; set TIERED_RUN_DIR to a shorter directory, such as /tmp/tiered",
                 field="run_dir",
             )
-        _remove_runs_of_the_dead()
-        try:
-            self.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise ConfigError(
-                f"TIERED_RUN_DIR: cannot make {self.run_dir}: {error.strerror}; set it to a directory of yours",
-                field="run_dir",
-            ) from None
 
     def _environment(self) -> dict[str, str]:
         """What may hold a secret goes this way: every user of the machine can read command lines."""
@@ -292,19 +291,18 @@ class LocalCluster:
         self.announced = True
 
     def _stop_processes(self) -> None:
-        with uninterrupted():
-            for worker in self.workers:
-                worker.child.terminate()
-            deadline = time.monotonic() + WORKER_GRACE_S
-            for worker in reversed(self.workers):
-                worker.child.stop(grace_s=max(0.0, deadline - time.monotonic()))
-            for coordinator in self._coordinators:
-                coordinator.terminate()
-            deadline = time.monotonic() + COORDINATOR_GRACE_S
-            for coordinator in self._coordinators:
-                coordinator.stop(grace_s=max(0.0, deadline - time.monotonic()))
-            if self._server is not None:
-                self._server.stop(grace_s=SERVER_GRACE_S)
+        for worker in self.workers:
+            worker.child.terminate()
+        deadline = time.monotonic() + WORKER_GRACE_S
+        for worker in reversed(self.workers):
+            worker.child.stop(grace_s=max(0.0, deadline - time.monotonic()))
+        for coordinator in self._coordinators:
+            coordinator.terminate()
+        deadline = time.monotonic() + COORDINATOR_GRACE_S
+        for coordinator in self._coordinators:
+            coordinator.stop(grace_s=max(0.0, deadline - time.monotonic()))
+        if self._server is not None:
+            self._server.stop(grace_s=SERVER_GRACE_S)
 
 
 def _await_ready(children: Sequence[Child], what: str, timeout_s: float) -> None:
@@ -326,20 +324,6 @@ def _why(child: Child) -> str:
     """Its own last sentence without its program's name, or how it ended and where its log is."""
     words = re.sub(r"^tiered-[a-z]+: ", "", child.last_words)
     return words or f"{child.ending}; its log is {child.stderr_path}"
-
-
-def _remove_runs_of_the_dead() -> None:
-    """Directories of launchers that were killed, or that failed and left their logs to be read."""
-    for directory in runs_dir().glob("*"):
-        if directory.name.isdecimal() and not pid_alive(int(directory.name)):
-            _remove_run(directory)
-
-
-def _remove_run(directory: Path) -> None:
-    """With the memory that its workers' journals speak of, if they were killed: nobody will look for it again."""
-    for journal in directory.glob("*.journal"):
-        remove_pools(journal)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _say_to_stderr(line: str) -> None:

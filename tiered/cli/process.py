@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # from linux/prctl.h
-_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def tie_to_us() -> Callable[[], None]:
@@ -47,7 +47,7 @@ def _new_session() -> None:
 
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C and SIGTERM take effect afterwards: what is raised in Python's hooks around a fork is swallowed."""
+    """Ctrl-C and the like take effect afterwards: what is raised in Python's hooks around a fork is swallowed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -86,7 +86,7 @@ def stop_process(process: subprocess.Popen[bytes], *, grace_s: float) -> None:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold off Ctrl-C and SIGTERM: what runs inside is bounded and must finish."""
+    """Hold off Ctrl-C, SIGTERM and SIGHUP: what runs inside is bounded and must finish."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -63,8 +63,11 @@ def up_command(
         overrides=read_overrides(config, set_ or []),
     )
     cluster = LocalCluster(plan)
-    # SIGINT too: a shell starts background jobs with it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # SIGINT also where it is ignored, as a shell starts background jobs; SIGHUP not, which is how nohup starts them.
+    ending = {signal.SIGINT, signal.SIGTERM}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ending.add(signal.SIGHUP)
+    for number in ending:
         signal.signal(number, signal.default_int_handler)
     try:
         with cluster:

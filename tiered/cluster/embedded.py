@@ -65,10 +65,13 @@ def _bundled_binary() -> Path | None:
 class EmbeddedServer:
     """A running server; a context manager that stops it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], socket_path: Path, log_path: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], socket_path: Path, log_path: Path, *, log_start: int
+    ) -> None:
         self.process = process
         self.socket_path = socket_path
         self.log_path = log_path
+        self._log_start = log_start
 
     @classmethod
     def start(
@@ -82,7 +85,8 @@ class EmbeddedServer:
     ) -> Self:
         """Start a server and wait until it answers.
 
-        directory takes the socket and the log. port 0: no TCP, the Unix socket only; otherwise also 127.0.0.1:port.
+        directory takes the socket and the log, which keeps the words of earlier lives. port 0: no TCP, the Unix
+        socket only; otherwise also 127.0.0.1:port.
         popen_kwargs: further arguments of Popen, such as a preexec_fn that ties the child's life to a supervisor's.
         Errors: ConfigError with the end of the log if no PONG comes within START_S.
         """
@@ -102,14 +106,15 @@ class EmbeddedServer:
         command += ["--maxmemory-policy", "noeviction"]
         if maxmemory_bytes is not None:
             command += ["--maxmemory", str(maxmemory_bytes)]
-        with log_path.open("wb") as log:  # The server logs to its output, which also catches what a loader says.
+        with log_path.open("ab") as log:  # The server logs to its output, which also catches what a loader says.
+            log_start = log.tell()
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **(popen_kwargs or {})
                 )
             except OSError as error:
                 raise ConfigError(f"redis: cannot run {command[0]}: {error.strerror}") from error
-        server = cls(process, socket_path, log_path)
+        server = cls(process, socket_path, log_path, log_start=log_start)
         try:
             server._wait_for_pong()
         except BaseException:
@@ -166,5 +171,7 @@ class EmbeddedServer:
                 return False
 
     def _log_tail(self) -> str:
-        tail = self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        """The end of what this life wrote."""
+        said = self.log_path.read_bytes()[self._log_start :]
+        tail = said[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         return f"its log ends: {tail}" if tail else "its log is empty"

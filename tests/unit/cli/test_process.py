@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.cli.process import Child, describe_exit
+from tiered.cli.process import Child, describe_exit, uninterrupted
 
 DEADLINE_S = 20.0
 WAIT = "import time; time.sleep(60)"
@@ -120,6 +120,24 @@ def _running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_must_finish_is_not_interrupted(number: signal.Signals) -> None:
+    came: list[int] = []
+
+    def note(signum: int, _: object) -> None:
+        came.append(signum)
+
+    before = signal.signal(number, note)
+    try:
+        with uninterrupted():
+            os.kill(os.getpid(), number)
+        assert came == []
+        os.kill(os.getpid(), number)
+        assert came == [number]
+    finally:
+        signal.signal(number, before)
 
 
 def test_ctrl_c_in_the_middle_of_a_fork_is_raised_and_the_child_is_known(

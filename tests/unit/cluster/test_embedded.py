@@ -51,6 +51,22 @@ def test_a_server_that_ends_at_once_shows_its_log(tmp_path: Path) -> None:
         EmbeddedServer.start(tmp_path / "run", maxmemory_bytes=None, binary=binary)
 
 
+def test_the_log_keeps_the_words_of_an_earlier_life_and_an_error_shows_only_its_own(tmp_path: Path) -> None:
+    with EmbeddedServer.start(tmp_path, maxmemory_bytes=None) as first:
+        pass
+    said = first.log_path.read_bytes()
+    assert str(first.pid).encode() in said
+    binary = tmp_path / "server"
+    binary.write_text("#!/bin/sh\nexit 3\n")
+    binary.chmod(0o755)
+    with pytest.raises(ConfigError, match=r"ended with 3 .* its log is empty"):
+        EmbeddedServer.start(tmp_path, maxmemory_bytes=None, binary=binary)
+    with EmbeddedServer.start(tmp_path, maxmemory_bytes=None) as second:
+        pass
+    assert second.log_path.read_bytes().startswith(said)
+    assert len(second.log_path.read_bytes()) > len(said)
+
+
 def test_a_server_that_never_answers_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "START_S", 0.2)
     binary = tmp_path / "server"
