@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tests.deploy.rendering import (
     the,
 )
 from tests.deploy.rules import complaints
+from tiered.redis_url import parse_redis_url
 
 pytestmark = pytest.mark.deploy
 
@@ -87,6 +89,31 @@ def test_the_sidecar_needs_nothing_of_its_node() -> None:
         assert not [one for one in found.spec["volumes"] if "hostPath" in one]
         assert not {"hostIPC", "hostPID", "hostNetwork"} & set(found.spec)
         assert all("runAsUser" not in one["securityContext"] for one in found.containers)
+
+
+def test_every_worker_is_given_the_same_secrets() -> None:
+    """Peers that have not the same refuse each other, also while one is being changed."""
+    given = {}
+    for where, manifests in {
+        "chart": helm(),
+        "folder": kustomize(K8S),
+        "sidecar": kustomize(K8S / "examples/sidecar"),
+    }.items():
+        worker = pod(manifests, "worker").container("worker")
+        given[where] = {
+            one["name"]: one.get("valueFrom", one.get("value"))
+            for one in worker["env"]
+            if "secretKeyRef" in one.get("valueFrom", {}) or re.search("SECRET|PASSWORD|TOKEN", one["name"])
+        }
+    assert "TIERED_WORKER_CLUSTER__ACCEPTED_SECRET" in given["folder"]
+    assert given["sidecar"] == given["folder"] == given["chart"]
+
+
+def test_an_external_redis_is_reached_on_the_ports_that_a_url_means(tmp_path: Path) -> None:
+    policy = the(kustomize_with(tmp_path, *EXTERNAL_WITH_POLICY), "NetworkPolicy", "tiered-external-redis")
+    (rule,) = policy["spec"]["egress"]
+    seeds = [*parse_redis_url("redis+sentinel://host/name").seeds, *parse_redis_url("redis+cluster://host").seeds]
+    assert {one["port"] for one in rule["ports"]} == {seed.port for seed in seeds}  # of a cluster: any server's
 
 
 def test_the_secret_that_is_made_has_what_is_mounted_and_is_new_each_time() -> None:
