@@ -44,8 +44,8 @@ class AuditTask:
             findings = self._auditor.step(idle_s)
             if findings is not None:
                 self.last = findings
-                if findings.is_quiet:
-                    self._quiet, self._quiet_at = findings, self._clock.now()
+                if findings.is_quiet:  # sums that were put right are told as they were: the next walk is to tell them
+                    self._quiet, self._quiet_at = None if findings.recounted else findings, self._clock.now()
                 _report(findings)
                 return
 

@@ -33,8 +33,10 @@ class RememberTask:
 
     def round(self) -> None:
         """One look, blocking. Errors: UNREADABLE."""
-        birth, known = self._births.read(), self._known[0]
-        if not birth.follows(known):
+        (known, known_revision), revision = self._known, self._tenants.revision()
+        birth = self._births.read()
+        # A snapshot from before the first policy has the same birth.
+        if not birth.follows(known) or revision == 0 < known_revision:
             if not self._leads() and not self._has_waited:
                 self._has_waited = True
                 return
@@ -58,8 +60,7 @@ class RememberTask:
 
     def _give_back(self, lost: Birth) -> None:
         """Two coordinators may both do so: who comes second finds each policy there."""
-        n_given = self._tenants.give_back(self._policies)
+        n_given = self._tenants.give_back(self._policies, lost)
         if self._capacity is not None and self._tenants.capacity() is None:
             self._tenants.set_capacity(self._capacity)
-        self._births.given_back(lost)
         log.warning("redis had forgotten the tenants' policies; given back", tenants=n_given)

@@ -81,7 +81,7 @@ class Auditor:
         self._partition = 0
         self._cursor = 0
         self._walk = Findings()
-        self._at_start = Mark({}, b"")
+        self._at_start = Mark({}, b"", "")
         self._charged: Counter[TenantId] = Counter()
         self._listed: Counter[TenantId] = Counter()
         """Of the partition that is walked, by its records."""

@@ -31,9 +31,13 @@ class Birth:
         """Whether these are the books once known, or have all that was remembered of them."""
         return known.born in ("", self.born, *self.before)
 
+    def to_note(self) -> str:
+        """For the books that these are given back into: what their ``before`` is then."""
+        return " ".join((self.born, *self.before)[:_BEFORE_MAX])
+
 
 class Births:
-    """Errors of every method: TierError when Redis does not answer."""
+    """Written by deal.lua and give_back.lua. Errors of every method: TierError when Redis does not answer."""
 
     def __init__(self, client: Client, keys: Keys) -> None:
         self._client = client
@@ -43,8 +47,3 @@ class Births:
         fields: list[bytes | None] = command(self._client, "HMGET", self._keys.shape(), _BORN, _BEFORE)
         born, before = ((field or b"").decode() for field in fields)
         return Birth(born, tuple(before.split()))
-
-    def given_back(self, lost: Birth) -> None:
-        """Note that the books there are have all that was remembered of lost ones."""
-        before = " ".join((lost.born, *lost.before)[:_BEFORE_MAX])
-        command(self._client, "HSET", self._keys.shape(), _BEFORE, before)

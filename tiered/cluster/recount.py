@@ -21,11 +21,13 @@ _SCAN_COUNT: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What two looks at a partition's books have in common if nobody wrote between them: the sums, and the newest of
-    its why-log."""
+    """What two looks at a partition's books have in common if nobody wrote between them: the sums, the newest of its
+    why-log, and the server's life. Another one goes on with a SCAN as it likes, so that records are met twice, or
+    never."""
 
     usage: Mapping[bytes, bytes]
     told: bytes
+    life: str
 
 
 def mark_of(client: Client, keys: Keys) -> Mark:
@@ -33,9 +35,10 @@ def mark_of(client: Client, keys: Keys) -> Mark:
     asked = [
         Command(("HGETALL", keys.usage()), keys.usage()),
         Command(("LRANGE", keys.why(), 0, 0), keys.why()),
+        Command(("INFO", "server"), keys.usage()),
     ]
-    usage, told = answered(pipelined(client, asked))
-    return Mark(usage, told[0] if told else b"")
+    usage, told, info = answered(pipelined(client, asked))
+    return Mark(usage, told[0] if told else b"", info.get("run_id", ""))
 
 
 def recount(

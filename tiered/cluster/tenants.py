@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from tiered.cluster import scripts
 from tiered.cluster.allotments import Allotments
+from tiered.cluster.birth import Birth
 from tiered.cluster.calls import Call, load, run
 from tiered.cluster.connection import Client, command
 from tiered.cluster.keys import Keys
@@ -92,11 +93,12 @@ class Tenants:
             return False
         return self._change(policy, how="create", revision=revision)
 
-    def give_back(self, policies: Iterable[TenantPolicy]) -> int:
-        """Store at once what the server has lost; how many. Of a tenant that has a policy again, that one stays."""
-        args = [part for policy in policies for part in (policy.tenant, policy.stored())]
-        call = Call([self._keys.tenants(), self._keys.tenants_revision()], args)
-        n_stored = cast(int, run(self._client, _GIVE_BACK, [call])[0]) if args else 0
+    def give_back(self, policies: Iterable[TenantPolicy], lost: Birth) -> int:
+        """Store at once what the server has lost, and of which books that was; how many. Of a tenant that has a
+        policy again, that one stays."""
+        stored = [part for policy in policies for part in (policy.tenant, policy.stored())]
+        names = [self._keys.tenants(), self._keys.tenants_revision(), self._keys.shape()]
+        n_stored = cast(int, run(self._client, _GIVE_BACK, [Call(names, [lost.to_note(), *stored])])[0])
         if n_stored:
             self._allotments.deal()
         return n_stored
@@ -125,9 +127,12 @@ class Tenants:
     def set_capacity(self, capacity_bytes: int | None) -> None:
         """Bound the whole tier; None: unbounded. Keep it below the server's maxmemory, the books come on top."""
         if capacity_bytes is None:
-            command(self._client, "HDEL", self._keys.shape(), _CAPACITY)
+            change: tuple[str | bytes | int, ...] = ("HDEL", self._keys.shape(), _CAPACITY)
         else:
-            command(self._client, "HSET", self._keys.shape(), _CAPACITY, capacity_bytes)
+            change = ("HSET", self._keys.shape(), _CAPACITY, capacity_bytes)
+        # Before it too, so that no policy decided upon the old one passes for one decided upon the new one.
+        command(self._client, "INCR", self._keys.tenants_revision())
+        command(self._client, *change)
         command(self._client, "INCR", self._keys.tenants_revision())
         self._allotments.deal()
 

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from tiered.cluster.allotments import Allotments
+from tiered.cluster.birth import Birth
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
 from tiered.cluster.tenants import RevisionMoved, Tenants, UnreadablePolicy
@@ -157,13 +158,13 @@ def test_what_is_given_back_never_takes_the_place_of_what_is_there(
 ) -> None:
     tenants = Tenants(redis_client, redis_keys)
     old = TenantPolicy(tenant="default", redis_limit_bytes=1)
-    assert tenants.give_back([old]) == 1
+    assert tenants.give_back([old], Birth()) == 1
     tenants.replace(TenantPolicy(tenant="default", redis_limit_bytes=2))
     revision = tenants.revision()
-    assert tenants.give_back([old]) == 0
-    assert tenants.give_back([]) == 0
+    assert tenants.give_back([old], Birth()) == 0
+    assert tenants.give_back([], Birth()) == 0
     assert tenants.revision() == revision
-    assert tenants.give_back([old, TenantPolicy(tenant="red"), TenantPolicy(tenant="blue")]) == 2
+    assert tenants.give_back([old, TenantPolicy(tenant="red"), TenantPolicy(tenant="blue")], Birth()) == 2
     assert tenants.revision() > revision
     found = tenants.get(TenantId("default"))
     assert found is not None

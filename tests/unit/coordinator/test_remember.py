@@ -127,6 +127,23 @@ def test_books_that_went_back_a_little_are_taken_as_they_are(client: redis.Redis
     client.close()
 
 
+def test_a_snapshot_from_before_the_first_policy_is_a_loss(client: redis.Redis, keys: Keys) -> None:
+    tenants, task = Tenants(client, keys), remembering(client, keys)
+    tenants.set_capacity(None)  # which deals, so that the books have a birth
+    born = Births(client, keys).read()
+    tenants.create(RED)
+    task.round()
+    for key in (keys.tenants(), keys.tenants_revision()):
+        command(client, "DEL", key)
+    assert Births(client, keys).read() == born
+    task.round()
+    assert tenants.get(TenantId("red")) == RED
+    tenants.delete(TenantId("red"))
+    task.round()
+    assert [policy.tenant for policy in tenants.list()] == ["default"]
+    client.close()
+
+
 def test_what_is_read_while_the_server_loses_all_is_not_taken_for_what_it_had(
     client: redis.Redis, keys: Keys
 ) -> None:

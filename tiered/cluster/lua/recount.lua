@@ -5,20 +5,21 @@
 -- Returns 1 if the books were written, 0 if somebody has written or a reservation is under way. Keeps I5: whoever drops a
 -- block or lets go of its part of one says so in KEYS[9]; without that a commit changes the sums for good, and who takes a
 -- part of a block is on one list more than there are records. So what was read is what there is, and nothing is pending.
+-- Cost: some 20 us for each tenant, in one piece; sums that a server has lost are seldom.
 
 local REMOVED_MAX = 256
 
 if (redis.call('LRANGE', why_list, 0, 0)[1] or '') ~= ARGV[1] then return 0 end
+for _, hash in ipairs(redis.call('ZRANGEBYSCORE', reservations, '-inf', digits(now), 'LIMIT', 0, REMOVED_MAX)) do
+  if read_record(meta_prefix .. hash)[STATE] ~= RESERVED then redis.call('ZREM', reservations, hash) end
+end
+if redis.call('ZCARD', reservations) > 0 then return 0 end
 local n_fields = tonumber(ARGV[2])
 local first_tenant = 3 + 2 * n_fields
 if redis.call('HLEN', usage) ~= n_fields then return 0 end
 for i = 3, first_tenant - 1, 2 do
   if redis.call('HGET', usage, ARGV[i]) ~= ARGV[i + 1] then return 0 end
 end
-for _, hash in ipairs(redis.call('ZRANGEBYSCORE', reservations, '-inf', digits(now), 'LIMIT', 0, REMOVED_MAX)) do
-  if read_record(meta_prefix .. hash)[STATE] ~= RESERVED then redis.call('ZREM', reservations, hash) end
-end
-if redis.call('ZCARD', reservations) > 0 then return 0 end
 for i = first_tenant, #ARGV, 3 do
   if redis.call('ZCARD', blocks_prefix .. ARGV[i]) ~= tonumber(ARGV[i + 2]) then return 0 end
 end
