@@ -75,17 +75,16 @@ def clear(core: CacheCore, hashes: Sequence[BlockHash], *, tenant: TenantId | No
 
 
 def _go(core: CacheCore, block_id: BlockId, tenant: TenantId | None) -> bool:
-    """Whether it is done with. Nobody parts from a block while that would press another above its limit."""
+    """Whether it is done with. Nobody parts from a block that stays while that presses another above its limit."""
     record = core.table[block_id]
-    users: Sequence[TenantId] = record.tenants
+    users: Sequence[TenantId] = ()
     if tenant is not None:
-        users = who_parts(core, block_id, tenant, copy=False) if core.table.may_part(block_id, tenant) else ()
+        users = _who_parts(core, block_id, tenant) if core.table.may_part(block_id, tenant) else ()
+    elif not record.children:
+        users = record.tenants
     for user in reversed(users):
         if core.table.may_part(block_id, user):
-            before = record.tenants
-            core.policies[user].on_remove(block_id)
-            core.table.part(block_id, user)
-            core.ledger.recharge(before, record.tenants)
+            core.part(block_id, user)
     if core.table.may_leave(block_id) and (tenant is None or record.tenant == tenant):
         block_hash, owner = record.block_hash, record.tenant
         core.forget(block_id)
@@ -93,6 +92,15 @@ def _go(core: CacheCore, block_id: BlockId, tenant: TenantId | None) -> bool:
             core.why.note("cleared", block_hash, owner)
         return True
     return tenant is not None and not record.used_by(tenant)
+
+
+def _who_parts(core: CacheCore, block_id: BlockId, tenant: TenantId) -> Sequence[TenantId]:
+    """Asked again for as long as another makes room for its larger part at once."""
+    while True:
+        held_bytes = core.ledger.total_bytes()
+        parting = who_parts(core, block_id, tenant, copy=False)
+        if parting or core.ledger.total_bytes() == held_bytes:
+            return parting
 
 
 def _parts(hashes: Sequence[BlockHash]) -> Iterator[Sequence[BlockHash]]:

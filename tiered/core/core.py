@@ -110,8 +110,8 @@ class CacheCore:
     n_used: int = field(init=False, default=0)
     """Blocks found or made whole so far: the clock by which one was used before another."""
     n_promised: int = field(init=False, default=0)
-    """Of those, by tenants that have a reservation: the clock by which what is reserved is idle, so that no flood of
-    anybody else's, of lookups or of blocks, makes it look so."""
+    """The same without what tenants that have no reservation found: the clock by which what is reserved is idle, so
+    that who looks up its own blocks again and again makes nobody else's look so."""
     policies: dict[TenantId, EvictionPolicy] = field(init=False, default_factory=dict)
     leases: dict[LeaseId, Lease] = field(init=False, default_factory=dict)
     filling: dict[BlockHash, BlockId] = field(init=False, default_factory=dict)
@@ -188,10 +188,14 @@ class CacheCore:
         return lease
 
     def count(self, tenant: TenantId) -> TenantCounters:
-        """Of the tenant; of all the others together for who comes when many are counted and has no policy."""
+        """Of the tenant; of all the others together for who comes when many are counted and has no policy.
+
+        Not where unnamed tenants have totals: what each was refused there says how much it is to be lent.
+        """
         counters = self.counters.get(tenant)
         if counters is None:
-            if len(self.counters) >= COUNTED_MAX and not self.ledger.is_named(tenant):
+            is_known = self.ledger.is_named(tenant) or self.ledger.policy(tenant).has_total
+            if len(self.counters) >= COUNTED_MAX and not is_known:
                 tenant = TenantId(OTHER)
             counters = self.counters.setdefault(tenant, TenantCounters())
         return counters
@@ -244,7 +248,8 @@ class CacheCore:
         self.table.commit(block_id, checksum)
         del self.filling[block_hash]
         self.index.add(block_hash, block_id)
-        self.count_uses(record.tenant, 1)
+        self.n_used += 1
+        self.n_promised += 1
         record.used_at, record.promised_at = self.n_used, self.n_promised
         self.tell_policy(block_id, record, record.tenant)
         self._events[block_hash] = True
@@ -256,7 +261,7 @@ class CacheCore:
             self.uncopied.append((block_id, record.block_hash))
 
     def count_uses(self, tenant: TenantId, n_blocks: int) -> None:
-        """Blocks that the tenant found or made whole."""
+        """Blocks that the tenant found."""
         self.n_used += n_blocks
         if tenant in self.promises:
             self.n_promised += n_blocks
@@ -290,6 +295,14 @@ class CacheCore:
         if self.why is not None:
             self.why.note("recalled", record.block_hash, record.tenant, hits=record.hits)
 
+    def part(self, block_id: BlockId, tenant: TenantId) -> None:
+        """One of several tenants lets go of a block; the others take its part over."""
+        record = self.table[block_id]
+        before = record.tenants
+        self.policies[tenant].on_remove(block_id)
+        self.table.part(block_id, tenant)
+        self.ledger.recharge(before, record.tenants)
+
     def forget(self, block_id: BlockId, left: CopyDone | None = None) -> None:
         """Take a block that one tenant uses out of everything; ``left`` is what ended its copy, if one was made."""
         record = self.table.records[block_id]
@@ -318,10 +331,11 @@ class CacheCore:
         return policy
 
     def _drop_idle_policies(self) -> None:
-        """The older half of those of tenants that hold nothing: with it goes what they have learned."""
+        """Half of those of tenants that hold nothing, if these are many: with them goes what they have learned. First
+        of tenants without a policy of their own, and the older ones before others."""
         busy = {lease.tenant for lease in self.leases.values()} | {tenant for tenant, _ in self.ledger.tenants()}
-        idle = [tenant for tenant in self.policies if tenant not in busy]
-        for tenant in idle[: len(idle) // 2 + 1]:
+        idle = sorted((tenant for tenant in self.policies if tenant not in busy), key=self.ledger.is_named)
+        for tenant in idle[: len(idle) // 2] if len(idle) >= POLICIES_MAX else ():
             del self.policies[tenant]
 
     def learner_of(self, tenant: TenantId) -> RequestAware | None:

@@ -144,12 +144,9 @@ def _give(core: CacheCore, victim: Victim, terms: Terms | None, *, copy: bool) -
     all_part = len(parting) == len(record.tenants)
     for tenant in reversed(parting):
         if record.shares is not None:
-            before = record.tenants
             if terms is not None:
                 tell_parted(core, block_id, tenant, terms)
-            core.policies[tenant].on_remove(block_id)
-            core.table.part(block_id, tenant)
-            core.ledger.recharge(before, record.tenants)
+            core.part(block_id, tenant)
     if all_part:  # nobody has room for it whole, not even while it is copied
         let_go(core, block_id, terms, rank=rank, copy=False)
     return all_part

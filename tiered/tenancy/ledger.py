@@ -128,16 +128,21 @@ class HotLedger:
             self._used[tenant] = left
         else:
             self._add(tenant, -self.block_bytes)
-        self._n_blocks[tenant] -= 1
+        self._uncount(tenant)
 
     def recharge(self, before: Sequence[TenantId], after: Sequence[TenantId]) -> None:
         """The users of one block changed."""
         for tenant, part in zip(before, parts(self.block_bytes, len(before)), strict=True):
             self._add(tenant, -part)
-            self._n_blocks[tenant] -= 1
+            self._uncount(tenant)
         for tenant, part in zip(after, parts(self.block_bytes, len(after)), strict=True):
             self._add(tenant, part)
             self._n_blocks[tenant] += 1
+
+    def _uncount(self, tenant: TenantId) -> None:
+        self._n_blocks[tenant] -= 1
+        if not self._n_blocks[tenant]:
+            del self._n_blocks[tenant]
 
     def _add(self, tenant: TenantId, n_bytes: int) -> None:
         left = self._used.get(tenant, 0) + n_bytes

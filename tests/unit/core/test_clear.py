@@ -127,8 +127,32 @@ def test_a_tenant_that_is_cleared_presses_no_other_above_its_limit() -> None:
     world.limit(BLUE, 10)
     assert world.core.ledger.used_bytes(BLUE) == 10 * BLOCK_BYTES
     left = found(world, of_tenant(RED))
-    for _ in range(10):
-        left = left_of(world, left, RED)
-        assert not world.core.ledger.excess_bytes(BLUE)
+    left = left_of(world, left, RED)
+    assert not world.core.ledger.excess_bytes(BLUE)
     assert (left, world.used(RED)) == ([], 0)
     assert world.hot(shared) + world.hot(own) == world.used(BLUE) == 10
+
+
+def test_of_a_shared_block_that_stays_for_another_nobody_parts_as_its_scope_is_cleared() -> None:
+    world, shared = World(32, lower_tier=False), chain("p", 8)
+    world.save(shared)
+    world.release(world.match(shared, tenant=BLUE))
+    world.limit(BLUE, 6)
+    lease = world.open(chain("p", 9), tenant=BLUE)  # a block that is being filled hangs on the last one
+    assert world.allocate(lease).block_ids
+    left = left_of(world, found(world, of_scope(SCOPE)))
+    assert not world.core.ledger.excess_bytes(BLUE)
+    world.commit(lease)
+    world.release(lease)
+    assert left_of(world, [*left, chain("p", 9)[-1]]) == []
+    assert (world.used(RED), world.used(BLUE)) == (0, 0)
+
+
+def test_a_long_prefix_shared_with_a_full_tenant_is_cleared_in_one_pass() -> None:
+    world, shared = World(256, lower_tier=False), chain("p", 64)
+    world.save(shared)
+    world.release(world.match(shared, tenant=BLUE))
+    world.save(chain("q", 40), tenant=BLUE)
+    world.limit(BLUE, 72)
+    assert left_of(world, found(world, of_tenant(RED)), RED) == []
+    assert (world.used(RED), world.used(BLUE)) == (0, 72)
