@@ -181,10 +181,13 @@ async def _part(
     await local_server.stop()
     if drain_s > 0 and not membership.parted:
         renewing = asyncio.create_task(membership.run())
-        await drain.empty(timeout_s=drain_s)
-        renewing.cancel()
-        await asyncio.wait([renewing])
+        try:
+            await drain.empty(timeout_s=drain_s)
+        finally:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
     await asyncio.gather(membership.leave(), hot.close(timeout_s=FLUSH_S))
+    await drain.withdraw()
 
 
 def _journal(settings: Settings) -> HotJournal | None:

@@ -53,6 +53,9 @@ class DrainTask:
     _idle: int = 0
     """Passes in a row that moved nothing."""
     _is_put_off: bool = False
+    _stops: bool = False
+    """It is an orderly stop that drains, or is to."""
+    _asked_by_us: Epoch = NO_EPOCH
 
     async def run(self) -> None:
         """Look for ever whether a drain is asked for, or called off; and drain."""
@@ -68,7 +71,8 @@ class DrainTask:
             await self._heed(requests.get(self.node))
             self._is_put_off = False
         except TierError as error:
-            if self._of != NO_EPOCH and not self._ended and not self._is_put_off:
+            is_under_way = self._stops or self._of != NO_EPOCH
+            if is_under_way and not self._ended and not self._is_put_off:
                 self._is_put_off = True
                 _log.warning("the drain waits for the shared state", node=self.node, error=str(error))
 
@@ -77,6 +81,7 @@ class DrainTask:
 
         Asked for like any other drain, so that of two nodes that stop at once neither trusts the other.
         """
+        self._stops = True
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._ended:
@@ -95,6 +100,16 @@ class DrainTask:
             with contextlib.suppress(TierError):  # the next look says that it waits
                 await asyncio.to_thread(self.drains.ask, self.node, epoch)
                 self._begin(epoch)
+                self._asked_by_us = epoch
+
+    async def withdraw(self) -> None:
+        """What a stop asked for itself is nothing to remember once the node has left; best effort."""
+        if self._asked_by_us == NO_EPOCH:
+            return
+        with contextlib.suppress(TierError):
+            request = await asyncio.to_thread(self.drains.asked, self.node)
+            if request is not None and request.epoch == self._of:
+                await asyncio.to_thread(self.drains.cancel, self.node)
 
     async def _heed(self, request: DrainRequest | None) -> None:
         epoch, present = NO_EPOCH if request is None else Epoch(request.epoch), self.member.epoch

@@ -79,7 +79,7 @@ class Worker:
         """For good."""
         self._closed.set()
         with self.lock:
-            if self.link is not None:  # else the thread that attaches again sees to it
+            if self.link is not None or self._lacks_thread:  # else the thread that attaches again sees to it
                 self._part()
 
     @property

@@ -39,6 +39,9 @@ class FakeDrains:
     def ended(self, node: NodeId, epoch: Epoch, outcome: DrainProgress) -> None:
         self.requests[node] = DrainRequest(epoch, outcome)
 
+    def asked(self, node: NodeId) -> DrainRequest | None:
+        return self.requests.get(node)
+
     def cancel(self, node: NodeId) -> bool:
         return self.requests.pop(node, None) is not None
 
@@ -155,13 +158,39 @@ def test_a_drain_that_cannot_go_on_says_so_once(site: Site, caplog: pytest.LogCa
     assert caplog.text.count("the drain waits for the shared state") == 1
 
 
-def test_a_stop_tries_again_when_the_shared_state_does_not_answer(site: Site) -> None:
-    site.drains.trouble.extend([TierUnavailable("down")] * 3)
+def test_a_stop_tries_again_when_the_shared_state_does_not_answer_and_says_so(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.drains.trouble.extend([TierUnavailable("down")] * 4)
     site.member.trouble.append(TierUnavailable("down"))
     asyncio.run(site.task.empty(timeout_s=10.0))
     assert all(where.in_redis for where in site.hot.places.values())
     assert len(site.hot.places) == len(BLOCKS)
     assert site.member.parted
+    assert caplog.text.count("the drain waits for the shared state") == 1
+
+
+async def stop(site: Site) -> None:
+    await site.task.empty(timeout_s=10.0)
+    await site.task.withdraw()
+
+
+def test_of_a_drain_that_a_stop_asked_for_nothing_is_left(site: Site) -> None:
+    asyncio.run(stop(site))
+    assert site.drains.requests == {}
+    assert site.member.parted
+
+
+def test_what_came_of_a_drain_that_was_asked_for_is_told_after_a_stop_too(site: Site) -> None:
+    async def run() -> None:
+        site.room = 0
+        site.drains.ask(W1, Epoch(1))
+        await site.task.look()
+        site.room = 3
+        await stop(site)
+
+    asyncio.run(run())
+    assert site.drains.requests == {W1: DrainRequest(1, DrainProgress(state=DrainState.DRAINED, moved_blocks=3))}
 
 
 def test_a_stop_whose_time_is_over_does_not_guess_what_is_left(site: Site, caplog: pytest.LogCaptureFixture) -> None:
