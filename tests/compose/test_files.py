@@ -112,6 +112,19 @@ def test_every_service_that_stays_has_a_health_check(services: dict[str, Any]) -
         assert services[name]["restart"] == "unless-stopped", name
 
 
+def test_who_makes_the_redis_cluster_stays_to_mend_it(compose: list[str]) -> None:
+    services = config(compose, "--env-file", "deploy/compose/redis-cluster.env")["services"]
+    assert services["redis-cluster-form"]["restart"] == "unless-stopped"
+    assert services["redis-cluster-form"]["healthcheck"]["test"]
+    waited_for = {
+        (name, one["condition"])
+        for service in services.values()
+        if isinstance(service.get("depends_on"), dict)
+        for name, one in service["depends_on"].items()
+    }
+    assert ("redis-cluster-form", "service_completed_successfully") not in waited_for
+
+
 def test_a_gpu_is_reserved_and_shared_by_a_worker_and_its_engine(compose: list[str]) -> None:
     services = config(compose, "-f", "docker-compose.yml", "-f", "deploy/compose.gpu.yml")["services"]
     for name in ("worker", "engine"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from ipaddress import IPv4Address
 
 import pytest
 
@@ -50,6 +51,35 @@ def test_a_redis_cluster_is_formed_and_outlives_a_master(start: Start) -> None:
     [second] = project.containers("redis-cluster-2")
     until(lambda: "cluster_state:ok" in docker("exec", second, "sh", "-c", ask), "its replica leads", within_s=60)
     until(lambda: is_joined(project), "the worker is a member again", within_s=60)
+
+
+def test_a_redis_cluster_comes_together_again_when_all_its_servers_have_other_addresses(start: Start) -> None:
+    """As after a restart of the machine: who starts first gets the lowest address."""
+    project = start("redis-cluster", "redis-cluster-form")
+    until(lambda: is_joined(project), "the worker has joined", within_s=60)
+    [form] = project.containers("redis-cluster-form")
+    until(lambda: project.health(form) == "healthy", "all six see each other", within_s=60)
+    servers = [container for number in range(1, 7) for container in project.containers(f"redis-cluster-{number}")]
+    before = {server: address(server) for server in servers}
+    lowest, *others = sorted(servers, key=lambda server: before[server])
+    docker("stop", form, *servers)
+    for server in (*others, lowest):
+        docker("start", server)
+    assert all(address(server) != then for server, then in before.items())
+    docker("start", form)
+    ask = "REDISCLI_AUTH=$(cat /run/secrets/redis/password) redis-cli cluster info"
+
+    def serves_at_all() -> bool:
+        return all("cluster_state:ok" in docker("exec", server, "sh", "-c", ask) for server in servers)
+
+    until(serves_at_all, "each server's cluster serves", within_s=90)
+    until(lambda: project.health(form) == "healthy", "all six see each other again", within_s=60)
+    until(lambda: is_joined(project), "the worker is a member again", within_s=60)
+
+
+def address(container: str) -> IPv4Address:
+    text = docker("inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", container)
+    return IPv4Address(text)
 
 
 def test_sentinels_name_another_master_when_the_first_is_gone(start: Start) -> None:
