@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from coordinator.server.auth import WHOLE_CLUSTER
 from coordinator.server.errors import ApiError, responses
 from coordinator.server.services import ServicesDep
+from coordinator.view.snapshot import Trouble
 
 router = APIRouter(tags=["health"])
 
@@ -30,11 +31,10 @@ async def get_health() -> HealthBody:
 @router.get("/readyz", responses=responses(503))
 def get_readiness(services: ServicesDep) -> ReadinessBody:
     """The last read of Redis succeeded, so what we say is current."""
-    view = services.keeper.view
-    if view.stale:
-        # Not the view's own words: everybody may ask, and they say where Redis is.
-        message = "Redis cannot be read, or has not been read yet; the coordinator's log says why"
-        raise ApiError(503, message, field="redis")
+    trouble = services.keeper.view.trouble
+    if trouble is not None:  # not the view's reason: everybody may ask, and that says where Redis is
+        why = "" if trouble is Trouble.NOT_READ_YET else "; the coordinator's log says why"
+        raise ApiError(503, trouble.value + why, field="redis")
     facts = services.mirror_facts()
     lag_s = None if facts is None or facts.lag_s is None else round(facts.lag_s, 3)
     return ReadinessBody(status="ok", mirror_lag_s=lag_s)

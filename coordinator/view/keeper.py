@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coordinator.view.reader import UNREADABLE
-from coordinator.view.snapshot import ClusterView, Readings, assemble
+from coordinator.view.snapshot import ClusterView, Readings, Trouble, assemble
 from tiered.clock import Clock
+from tiered.errors import TierError
 from tiered.log import get_logger
 
 log = get_logger(__name__)
@@ -49,17 +50,19 @@ class ViewKeeper:
         way ends first. Each read is bounded by the deadlines of the client.
         """
         with self._refreshing:
-            was_stale = self._view.stale
+            was = self._view.trouble
             taken_at = self._clock.now()
             try:
                 self._view = assemble(self._read(), taken_at=taken_at)
             except UNREADABLE as error:
-                self._view = replace(self._view, stale=True, reason=f"Redis could not be read ({error})")
-                if not was_stale:
+                trouble = Trouble.NO_ANSWER if isinstance(error, TierError) else Trouble.NOT_READABLE
+                reason = f"Redis could not be read ({error})"
+                self._view = replace(self._view, trouble=trouble, reason=reason)
+                if trouble is not was:
                     log.warning("view is stale", reason=str(error))
             else:
                 self._told(self._view)
-                if was_stale:
+                if was is not None:
                     log.info("view is current", nodes=len(self._view.nodes), tenants=len(self._view.tenants))
             return self._view
 

@@ -6,6 +6,7 @@ and no Redis: :mod:`coordinator.view.reader` brings what was read.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -125,12 +126,21 @@ class Readings:
     redis_capacity_bytes: int | None = None
 
 
+class Trouble(enum.Enum):
+    """Why a view is stale, in words for everybody."""
+
+    NOT_READ_YET = "Redis has not been read yet"
+    NO_ANSWER = "Redis does not answer, or refuses to"
+    NOT_READABLE = "Redis answers, and something that it holds cannot be read"
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """Everything one page or one scrape may ask for. taken_at is on the replica's own clock, in seconds.
 
-    stale says that Redis could not be read the last time; the numbers are then those of taken_at, and
-    reason tells what went wrong.
+    trouble: what went wrong the last time, if anything; the numbers are then those of taken_at. reason tells it
+    with the error, which may say where Redis is. was_read: whether it ever was; until then the numbers are zeros that
+    nobody has counted.
     """
 
     nodes: tuple[NodeView, ...] = ()
@@ -143,8 +153,13 @@ class ClusterView:
     redis_capacity_bytes: int | None = None
     """Of the Redis tier; None while it is unbounded."""
     taken_at: float = 0.0
-    stale: bool = True
-    reason: str = "Redis has not been read yet"
+    was_read: bool = False
+    trouble: Trouble | None = Trouble.NOT_READ_YET
+    reason: str = Trouble.NOT_READ_YET.value
+
+    @property
+    def stale(self) -> bool:
+        return self.trouble is not None
 
     @property
     def alive(self) -> tuple[NodeView, ...]:
@@ -204,7 +219,8 @@ def assemble(readings: Readings, *, taken_at: float) -> ClusterView:
         ),
         redis_capacity_bytes=readings.redis_capacity_bytes,
         taken_at=taken_at,
-        stale=False,
+        was_read=True,
+        trouble=None,
         reason="",
     )
 

@@ -28,7 +28,8 @@ def view_of_tenant(view: ClusterView, tenant: TenantId) -> ClusterView:
         redis=own.redis,
         redis_capacity_bytes=view.redis_capacity_bytes,
         taken_at=view.taken_at,
-        stale=view.stale,
+        was_read=view.was_read,
+        trouble=view.trouble,
         reason=view.reason,
     )
 

@@ -12,7 +12,7 @@ from coordinator.view.bad_blocks import ASK_EVERY_S, KEPT_S, BadBlocks
 from coordinator.view.cursor import Reached
 from coordinator.view.explainer import Event, Explainer, Silent
 from coordinator.view.history import GONE_KEPT_S, POINTS_MAX, STEP_S, Gone, History, Went
-from coordinator.view.snapshot import ClusterView, Readings, assemble
+from coordinator.view.snapshot import ClusterView, Readings, Trouble, assemble
 from coordinator.view.visible import view_of_tenant
 from tests.support.redis_server import eventually
 from tests.unit.coordinator.builders import node_stats, node_view, tokens
@@ -85,7 +85,7 @@ def test_counts_that_redis_lost_are_no_negative_numbers() -> None:
 
 def test_a_stale_view_tells_nothing() -> None:
     view = at(0.0, node_view("n1"))
-    history = told(History(), view, replace(at(6.0), stale=True, reason="Redis is away"))
+    history = told(History(), view, replace(at(6.0), trouble=Trouble.NO_ANSWER, reason="Redis is away"))
     assert history.points == ()
     assert history.gone(6.0) == ()
 
@@ -177,7 +177,7 @@ def test_a_lost_node_is_told_once_while_it_is_still_listed() -> None:
 
 
 def test_a_stale_view_is_an_alarm_with_its_age() -> None:
-    view = replace(at(0.0), stale=True, reason="Redis could not be read (refused)")
+    view = replace(at(0.0), trouble=Trouble.NO_ANSWER, reason="Redis could not be read (refused)")
     (said,) = alerts(view, Found(leader_known=False), now=12.0)
     assert (said.about, said.age_s) == ("stale", 12.0)
     assert "refused" in said.text

@@ -11,7 +11,7 @@ from coordinator.leader.leading import LeaderView
 from coordinator.metrics import Sources, ViewCollector, build_registry
 from coordinator.view.follower import MirrorFacts
 from coordinator.view.mirror import MirrorCounts
-from coordinator.view.snapshot import ClusterView, Readings, assemble
+from coordinator.view.snapshot import ClusterView, Readings, Trouble, assemble
 from tests.unit.coordinator.builders import node_stats, node_view, redis_usage, tokens
 from tiered.cluster.audit import Findings
 from tiered.metrics.tenant_labels import TenantLabels
@@ -52,6 +52,16 @@ def test_the_documented_families_are_exported() -> None:
 
 def test_a_view_that_cannot_be_read_says_so() -> None:
     assert "tiered_view_stale 1.0" in generate_latest(build_registry(Sources(ClusterView))).decode()
+
+
+def test_sums_begin_with_what_was_read_first_not_with_zero() -> None:
+    sources = [ClusterView(), assemble(Readings(retired={TenantId("a"): tokens(hot=9)}), taken_at=1.0)]
+    sources.append(replace(sources[1], trouble=Trouble.NO_ANSWER))
+    found = []
+    for view in sources:
+        registry = build_registry(Sources(lambda view=view: view))  # type: ignore[misc]
+        found.append(registry.get_sample_value("tiered_cluster_tokens_total", {"outcome": "hot"}))
+    assert found == [None, 9.0, 9.0]
 
 
 def test_tenants_beyond_the_cap_are_summed_and_no_label_is_ever_taken_back() -> None:

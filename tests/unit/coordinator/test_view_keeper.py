@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
+import msgspec
 import pytest
 
 from coordinator.view.keeper import ViewKeeper
-from coordinator.view.snapshot import Readings
+from coordinator.view.snapshot import Readings, Trouble
 from tests.unit.coordinator.builders import redis_usage
 from tiered.clock import ManualClock
-from tiered.errors import TierUnavailable
+from tiered.errors import TierTimeout, TierUnavailable
 from tiered.types import TenantId
 
 READINGS = Readings(redis={TenantId("a"): redis_usage(used_bytes=3, blocks=1)})
@@ -52,6 +54,25 @@ def test_the_view_is_current_again_when_redis_returns() -> None:
     view = keeper.refresh()
     assert (view.stale, view.reason) == (False, "")
     assert keeper.age_s() == 0.0
+
+
+def test_each_trouble_is_logged_once_also_that_of_the_first_reading(caplog: pytest.LogCaptureFixture) -> None:
+    source = Source()
+    keeper = ViewKeeper(source, ManualClock())
+    found: list[Trouble | None] = []
+    for error in (
+        TierUnavailable("refused"),
+        TierTimeout("late"),
+        msgspec.DecodeError("odd"),
+        None,
+        TierUnavailable("gone"),
+    ):
+        source.error = error
+        found.append(keeper.refresh().trouble)
+    silent, odd = Trouble.NO_ANSWER, Trouble.NOT_READABLE
+    assert found == [silent, silent, odd, None, silent]
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == [f"view is stale reason={reason}" for reason in ("refused", "odd", "gone")]
 
 
 def test_a_bug_while_reading_is_not_taken_for_an_outage() -> None:
