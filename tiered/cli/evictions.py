@@ -16,6 +16,10 @@ from tiered.cli.explained import Evictions, event_line, silent_lines
 from tiered.cli.output import JsonFlag, print_json
 
 POLL_S: Final = 1.0
+LIMIT_MAX: Final = 500
+"""Of the coordinator: what one answer has of a node."""
+
+REDIS: Final = "redis"
 
 
 def evictions_command(
@@ -29,16 +33,16 @@ def evictions_command(
             metavar="KIND", help="This kind alone, such as evicted or refused; may be repeated; all for every kind."
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=500, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=LIMIT_MAX, help="How many at most.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
     coordinator: CoordinatorOption = None,
     json: JsonFlag = False,
 ) -> None:
     """List what happened of late to blocks, with the reasons; the newest last."""
-    asked: list[tuple[str, str]] = [("limit", str(limit)), *(("what", kind) for kind in what or ())]
+    asked: list[tuple[str, str]] = [("what", kind) for kind in what or ()]
     asked += [(name, value) for name, value in (("tenant", tenant), ("node", node)) if value is not None]
     with connect(coordinator) as client:
-        found = client.evictions(urlencode(asked))
+        found = client.evictions(urlencode([("limit", str(limit)), *asked]))
         newest_last = msgspec.structs.replace(found, events=found.events[::-1])
         if json and not follow:
             print_json(newest_last)
@@ -50,15 +54,15 @@ def evictions_command(
         while follow:
             if not is_behind:
                 time.sleep(POLL_S)
-            found = client.evictions(urlencode([*asked, ("after", found.after)]))
+            found = client.evictions(urlencode([("limit", str(LIMIT_MAX)), *asked, ("after", found.after)]))
             said = _print(found, json=json, said=said)
-            is_behind = _is_full(found, limit)
+            is_behind = _is_full(found)
 
 
-def _is_full(found: Evictions, limit: int) -> bool:
-    """Whether a node may have more to tell than it was asked for."""
-    told = Counter(event.where for event in found.events)
-    return max(told.values(), default=0) >= limit
+def _is_full(found: Evictions) -> bool:
+    """Whether a node may have more to tell than one answer has. Redis tells all it has at once."""
+    told = Counter(event.where for event in found.events if event.where != REDIS)
+    return max(told.values(), default=0) >= LIMIT_MAX
 
 
 def _print(found: Evictions, *, json: bool, said: frozenset[str]) -> frozenset[str]:

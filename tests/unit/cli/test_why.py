@@ -272,7 +272,15 @@ def test_who_follows_is_shown_what_came_since_each_time_until_interrupted(
 
 def test_who_follows_asks_again_at_once_while_a_node_has_more_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """Full is what one node tells, not what all of them tell together."""
-    whose = [[], ["w1", "w1"], ["w1", "w2"], ["w2", "w2", "w1"], ["w1"]]
+    full = evictions.LIMIT_MAX
+    whose = [
+        [],
+        ["w1"] * full,
+        ["w1", "w2"] * (full - 1),
+        ["w2"] * full + ["w1"],
+        ["redis"] * full,
+        ["w1"],
+    ]
     slept_before: list[int] = []
 
     def answers(request: httpx.Request) -> httpx.Response:
@@ -284,5 +292,6 @@ def test_who_follows_asks_again_at_once_while_a_node_has_more_to_tell(monkeypatc
 
     coordinator = Coordinator(monkeypatch, answers)
     monkeypatch.setattr(evictions.time, "sleep", lambda _: slept_before.append(len(coordinator.asked) + 1))
-    assert main(["evictions", "--follow", "--limit", "2"]) == 130
-    assert slept_before == [2, 4, 6]
+    assert main(["evictions", "--follow", "--limit", "1"]) == 130
+    assert slept_before == [2, 4, 6, 7]
+    assert [request.url.params["limit"] for request in coordinator.asked] == ["1"] + ["500"] * 6
