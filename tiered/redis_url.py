@@ -7,6 +7,7 @@ that whoever opens a connection needs to understand plain URLs only.
 from __future__ import annotations
 
 import enum
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -50,7 +51,7 @@ _TLS_OPTIONS: Final = (
     "ssl_password",
 )
 """Those of redis-py that the connections for values understand as well."""
-_CERT_REQS: Final = ("none", "optional", "required")
+CERT_REQS: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_VERSIONS: Final = {"771": "TLS 1.2", "772": "TLS 1.3"}
 
 
@@ -146,8 +147,8 @@ def _check_tls(options: Mapping[str, str]) -> None:
         if name not in _TLS_OPTIONS:
             raise ValueError(f"{name} is no option of TLS here; known: {', '.join(_TLS_OPTIONS)}")
     cert_reqs = given.get("ssl_cert_reqs", "required")
-    if cert_reqs not in _CERT_REQS:
-        raise ValueError(f"ssl_cert_reqs={cert_reqs} is none of {', '.join(_CERT_REQS)}")
+    if cert_reqs not in CERT_REQS:
+        raise ValueError(f"ssl_cert_reqs={cert_reqs} is none of {', '.join(CERT_REQS)}")
     version = given.get("ssl_min_version", "771")
     if version not in _TLS_VERSIONS:
         known = ", ".join(f"{number} ({name})" for number, name in _TLS_VERSIONS.items())

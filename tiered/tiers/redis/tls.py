@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from tiered.errors import TierUnavailable
-
-_CERT_REQS: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+from tiered.redis_url import CERT_REQS
 
 
 def tls_context(options: Mapping[str, Any]) -> ssl.SSLContext:
     """options: as redis-py's parse_url gives them. Errors: TierUnavailable when a file or a list is not usable."""
     context = ssl.create_default_context()
-    verify_mode = _CERT_REQS[options.get("ssl_cert_reqs", "required")]
+    verify_mode = CERT_REQS[options.get("ssl_cert_reqs", "required")]
     context.check_hostname = verify_mode is not ssl.CERT_NONE and bool(options.get("ssl_check_hostname", True))
     context.verify_mode = verify_mode
     for flag in options.get("ssl_include_verify_flags", ()):
