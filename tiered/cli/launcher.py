@@ -52,6 +52,9 @@ WORKER_PREFIX: Final = "TIERED_WORKER_"
 COORDINATOR_PREFIX: Final = "TIERED_COORDINATOR_"
 SECRET_VARIABLE: Final = f"{WORKER_PREFIX}CLUSTER__SECRET"
 COORDINATOR_SECRET_VARIABLE: Final = f"{COORDINATOR_PREFIX}CLUSTER__SECRET"
+FILE: Final = "_FILE"
+"""After a variable's name: of the file that holds its value."""
+_COORDINATOR_SECRETS: Final = (COORDINATOR_SECRET_VARIABLE, COORDINATOR_SECRET_VARIABLE + FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,17 +232,30 @@ class LocalCluster:
 
     def _environment(self) -> dict[str, str]:
         """What may hold a secret goes this way: every user of the machine can read command lines."""
-        given = self.plan.overrides.worker.get("cluster.secret") or os.environ.get(SECRET_VARIABLE)
-        secret = given or secrets.token_urlsafe(32)
         return {
-            **os.environ,
-            SECRET_VARIABLE: secret,
-            COORDINATOR_SECRET_VARIABLE: secret,  # it asks the workers why
+            **{name: value for name, value in os.environ.items() if name not in _COORDINATOR_SECRETS},
+            **self._secrets(),
             f"{WORKER_PREFIX}REDIS__URL": self.redis_url,
             f"{COORDINATOR_PREFIX}REDIS__URL": self.redis_url,
             **as_environment(self.plan.overrides.worker, prefix=WORKER_PREFIX),
             **as_environment(self.plan.overrides.coordinator, prefix=COORDINATOR_PREFIX),
         }
+
+    def _secrets(self) -> dict[str, str]:
+        """The workers' secret, or the file with it that they were given. The coordinator asks them why, so it has the
+        same, unless it was given one of its own."""
+        own, workers = self.plan.overrides.coordinator, self.plan.overrides.worker
+        given = workers.get("cluster.secret") or os.environ.get(SECRET_VARIABLE)
+        file = workers.get("cluster.secret_file") or os.environ.get(SECRET_VARIABLE + FILE)
+        found: dict[str, str] = {}
+        if file and not given:
+            found[COORDINATOR_SECRET_VARIABLE + FILE] = file
+        else:
+            secret = given or secrets.token_urlsafe(32)
+            found |= {SECRET_VARIABLE: secret, COORDINATOR_SECRET_VARIABLE: secret}
+        if own.keys() & {"cluster.secret", "cluster.secret_file"}:
+            return {name: value for name, value in found.items() if name not in _COORDINATOR_SECRETS}
+        return found
 
     def _socket_path(self, name: str) -> Path:
         return self.run_dir / f"{name}.sock"

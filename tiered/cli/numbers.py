@@ -30,6 +30,7 @@ def _require_finite(annotation: object) -> None:
     if kind is float or float in get_args(kind):
         for mark in marks:
             if isinstance(mark, OptionInfo):
+                assert mark.callback in (None, _finite), "it has a check of its own; have that call this one"
                 mark.callback = _finite
 
 

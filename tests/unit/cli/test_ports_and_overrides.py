@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tiered.cli.launcher import ClusterPlan, LocalCluster
+import coordinator.settings
+import worker.settings
+from tiered.cli.launcher import COORDINATOR_PREFIX, WORKER_PREFIX, ClusterPlan, LocalCluster
 from tiered.cli.overrides import as_environment, as_flags, read_overrides
 from tiered.cli.ports import HOST, choose_ports, free_ports
+from tiered.config import load_settings, parse_assignments
 from tiered.errors import ConfigError
 
 
@@ -32,6 +37,50 @@ def test_the_coordinator_is_given_the_workers_secret(
     assert env["TIERED_COORDINATOR_CLUSTER__SECRET"] == env["TIERED_WORKER_CLUSTER__SECRET"]
     assert len(env["TIERED_COORDINATOR_CLUSTER__SECRET"]) > 20 if secret is None else True
     assert secret in (None, env["TIERED_COORDINATOR_CLUSTER__SECRET"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "assignments", "expected"),
+    [
+        ({}, ["worker.cluster.secret_file={file}"], ("in the file", "in the file")),
+        ({"TIERED_WORKER_CLUSTER__SECRET_FILE": "{file}"}, [], ("in the file", "in the file")),
+        ({}, ["worker.cluster.secret_file={file}", "coordinator.cluster.secret=own"], ("in the file", "own")),
+        ({}, ["worker.cluster.secret=said", "coordinator.cluster.secret_file={file}"], ("said", "in the file")),
+        ({"TIERED_COORDINATOR_CLUSTER__SECRET_FILE": "/none"}, ["worker.cluster.secret=said"], ("said", "said")),
+        (
+            {"TIERED_COORDINATOR_CLUSTER__SECRET": "stale"},
+            ["worker.cluster.secret_file={file}"],
+            ("in the file", "in the file"),
+        ),
+    ],
+)
+def test_a_secret_in_a_file_is_what_both_services_load(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    environ: dict[str, str],
+    assignments: list[str],
+    expected: tuple[str, str],
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("in the file\n")
+    for name in [name for name in os.environ if name.startswith("TIERED_")]:
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value.format(file=file))
+    overrides = read_overrides(None, [each.format(file=file) for each in assignments])
+    env = LocalCluster(ClusterPlan(overrides=overrides), say=print)._environment()
+
+    def flags(of: Mapping[str, str]) -> dict[str, object]:
+        return parse_assignments(as_flags(of)[1::2])
+
+    env |= {"TIERED_WORKER_REDIS__URL": "redis://h", "TIERED_COORDINATOR_REDIS__URL": "redis://h"}
+    ours = load_settings(
+        worker.settings.Settings, environ=env, env_prefix=WORKER_PREFIX, flags=flags(overrides.worker)
+    )
+    theirs = load_settings(
+        coordinator.settings.Settings, environ=env, env_prefix=COORDINATOR_PREFIX, flags=flags(overrides.coordinator)
+    )
+    assert (ours.settings.cluster.secret, theirs.settings.cluster.secret) == expected
 
 
 def test_free_ports_are_distinct() -> None:
