@@ -183,8 +183,15 @@ def test_a_new_alarm_is_spoken_once(few: str, browser: Browser) -> None:
     until(lambda: "Worker w is lost." in browser.run("return window.spoken"), "the alarm is spoken")
     browser.run("window.asked.length = 0")
     until(lambda: browser.run("return window.asked").count("v1/alerts") > 2, "it is still there a while later")
-    said = [each for each in browser.run("return window.spoken") if "lost." in each or "left" in each]
-    assert said == ["Worker w is lost."]
+    assert said_of_workers(browser) == ["Worker w is lost."]
+    browser.run("window.was = window.alerts; window.alerts = []")
+    until(lambda: "Nothing needs attention" in browser.text(".alerts"), "all is well again")
+    browser.run("window.alerts = window.was")
+    until(lambda: said_of_workers(browser) == ["Worker w is lost."] * 2, "the same alarm anew is spoken anew")
+
+
+def said_of_workers(browser: Browser) -> list[str]:
+    return [each for each in browser.run("return window.spoken") if "lost." in each or "left" in each]
 
 
 # A hundred and fifty tenants with a curve, and seven more than the API ever tells of.

@@ -17,7 +17,7 @@ const NODES_SHOWN = 8;
 export function open(body, shared) {
   const alerts = h("ul", { class: "alerts", "aria-label": "Alerts" });
   const spoken = h("p", { class: "unseen", role: "status" });
-  const news = newAlerts();
+  const speakNews = newAlerts(spoken);
   const failing = h("div");
   const ratio = figure("of tokens asked were found");
   const asked = figure("tokens asked");
@@ -136,8 +136,7 @@ export function open(body, shared) {
     show: ({ alerts: told, nodes: list }) => {
       put(failing);
       showAlerts(alerts, told);
-      const fresh = news(told);
-      if (fresh.length) say(spoken, fresh.map(({ text }) => text.replaceAll("`", "")).join(" "));
+      speakNews(told);
       // The list of nodes may be read a moment before the alerts are: what one says is lost, both show as lost.
       const lost = new Set(told.filter((alert) => alert.about === "lost").map((alert) => alert.node));
       for (const node of list) {
@@ -246,14 +245,21 @@ function showAlerts(list, told) {
   );
 }
 
-/** Alarms and warnings that were not there the last time; their ages and counts change all the time. */
-function newAlerts() {
+/** Speaks alarms and warnings that were not there the last time; their ages and counts change all the time. */
+function newAlerts(spoken) {
+  const key = ({ level, about, node }) => `${level} ${about} ${node}`;
   let known = new Set();
+  let said = [];
   return (told) => {
-    const key = ({ level, about, node }) => `${level} ${about} ${node}`;
     const fresh = told.filter((alert) => alert.level !== "note" && !known.has(key(alert)));
     known = new Set(told.map(key));
-    return fresh;
+    if (fresh.length) {
+      say(spoken, fresh.map(({ text }) => text.replaceAll("`", "")).join(" "));
+      said = fresh.map(key);
+    } else if (!said.every((each) => known.has(each))) {
+      put(spoken); // one of them has left: should it come again, the same words are news
+      said = [];
+    }
   };
 }
 
