@@ -11,7 +11,8 @@ import pytest
 from tiered.cli.main import main
 from tiered.core.core import CacheCore, CoreOptions
 from tiered.simulate import replay
-from tiered.types import HINT_CHARS_MAX
+from tiered.simulate.trace import Request
+from tiered.types import HINT_CHARS_MAX, Hints
 
 ROWS = [
     {"timestamp": 1000 * i, "hash_ids": [i % 7, 100 + i % 7, 1000 + i], "block_size": 16, "who": f"w{i % 2}"}
@@ -148,7 +149,7 @@ def test_texts_too_long_for_a_label_stay_kinds_of_their_own(
     kinds: set[tuple[str, ...]] = set()
     hints_of_trace = replay.hints_of_trace
 
-    def seen(request: replay.Request) -> replay.Hints:
+    def seen(request: Request) -> Hints:
         hints = hints_of_trace(request)
         kinds.add(hints.labels)
         return hints
@@ -185,6 +186,26 @@ def test_no_pool_is_made_larger_than_the_blocks_there_are(
         assert [row["hot_blocks"] for row in rows] == [1 << 32, 148, 74]
         assert rows[0]["tenants"] == rows[1]["tenants"]
         assert rows[0]["evictions"] == 0 < rows[2]["evictions"]
+
+
+@pytest.mark.parametrize("policy", ["lru", "s3fifo"])
+def test_a_limit_is_that_of_the_pool_asked_for_however_small_the_pool_is_made(
+    trace: str, policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tenants.toml"
+    file.write_text('field = "who"\n[default]\nhot_limit = "1%"\n[tenants.w1]\nhot_limit = 3\n')
+    argv = ["simulate", trace, "--policy", policy, "--hot-blocks", "1000", "--tenants", str(file)]
+    capped = run_json(capsys, *argv)
+    made: list[int] = []
+
+    def core(options: CoreOptions, n_blocks: int) -> CacheCore:
+        made.append(n_blocks)
+        return CacheCore(options, 1000)
+
+    monkeypatch.setattr(replay, "CacheCore", core)
+    assert run_json(capsys, *argv) == capped
+    assert made[0] < 1000, "it was made smaller before"
+    assert capped[0]["tenants"]["w0"]["evicted"]["limit"] > 0
 
 
 def test_a_plan_says_what_each_size_buys_and_where_it_ends(trace: str, capsys: pytest.CaptureFixture[str]) -> None:

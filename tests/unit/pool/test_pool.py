@@ -11,6 +11,7 @@ import msgspec
 import pytest
 import torch
 
+from tests.support.alone import alone
 from tiered.errors import ConfigError
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool, layout_dtype, require_device, torch_dtype
@@ -142,6 +143,10 @@ def test_a_pool_of_no_block_is_refused_by_setting() -> None:
 
 
 def test_a_pool_that_cannot_be_mapped_is_refused_and_leaves_no_descriptor() -> None:
+    alone(make_a_pool_that_cannot_be_mapped)
+
+
+def make_a_pool_that_cannot_be_mapped() -> None:
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(ConfigError) as refused:
         BlockPool(GQA, (1 << 62) // GQA.block_bytes)

@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 
+from tests.support.alone import alone
 from tiered.errors import ProtocolError
 from tiered.layout import KvLayout
 from tiered.pool.pool import BlockPool
@@ -48,6 +49,10 @@ def test_a_message_that_does_not_fit_is_an_error_and_not_half_a_message() -> Non
 
 
 def test_the_caller_keeps_its_socket() -> None:
+    alone(send_a_descriptor)
+
+
+def send_a_descriptor() -> None:
     pool = BlockPool(LAYOUT, 1)
     assert pool.descriptor is not None
     here, there = socket.socketpair()

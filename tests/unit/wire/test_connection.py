@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.alone import alone
 from tiered.errors import ProtocolError, TieredError, TierTimeout, TierUnavailable
 from tiered.wire.connection import Connection, connect_tcp, connect_unix
 from tiered.wire.framing import PEER_REPLIES, PREFIX, encode
@@ -50,7 +51,7 @@ def _connected(here: socket.socket, there: socket.socket) -> Iterator[tuple[Conn
 
 @contextmanager
 def no_more_files() -> Iterator[None]:
-    """This process may open none until the end."""
+    """This process may open none until the end: for one that is :func:`alone`."""
     with open(os.devnull) as file:
         lowest_free = file.fileno()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -265,9 +266,12 @@ def test_a_message_in_pieces_keeps_its_descriptor(pair: tuple[Connection[PeerRep
     os.close(descriptor)
 
 
-def test_a_descriptor_of_a_broken_message_is_closed(pair: tuple[Connection[PeerReply], socket.socket]) -> None:
-    connection, there = pair
-    with open(os.devnull) as file:
+def test_a_descriptor_of_a_broken_message_is_closed() -> None:
+    alone(receive_a_descriptor_with_a_broken_message)
+
+
+def receive_a_descriptor_with_a_broken_message() -> None:
+    with contextmanager(_connected)(*socket.socketpair()) as (connection, there), open(os.devnull) as file:
         before = set(os.listdir("/proc/self/fd"))
         socket.send_fds(there, [PREFIX.pack(3, WIRE_VERSION) + b"??"], [file.fileno()])
         with pytest.raises(ProtocolError):
@@ -305,19 +309,24 @@ def test_a_socket_path_too_long_is_an_error_of_ours() -> None:
         connect_unix("/" + "x" * 200, timeout_s=1)
 
 
-def test_a_descriptor_that_this_process_has_no_room_for_is_said_and_not_taken_for_none(
-    pair: tuple[Connection[PeerReply], socket.socket],
-) -> None:
-    connection, there = pair
-    with open(os.devnull) as file:
-        socket.send_fds(there, [encode(WELCOME)], [file.fileno()])
-    with no_more_files(), pytest.raises(TierUnavailable, match=r"other: .*Too many open files"):
-        connection.receive_with_descriptor(timeout_s=5)
-    assert connection.closed
+def test_a_descriptor_that_this_process_has_no_room_for_is_said_and_not_taken_for_none() -> None:
+    alone(receive_a_descriptor_without_room)
+
+
+def receive_a_descriptor_without_room() -> None:
+    with contextmanager(_connected)(*socket.socketpair()) as (connection, there):
+        with open(os.devnull) as file:
+            socket.send_fds(there, [encode(WELCOME)], [file.fileno()])
+        with no_more_files(), pytest.raises(TierUnavailable, match=r"other: .*Too many open files"):
+            connection.receive_with_descriptor(timeout_s=5)
+        assert connection.closed
 
 
 def test_a_process_that_may_open_no_more_files_finds_nobody_there(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
+    alone(connect_without_room, str(tmp_path / "s"))
+
+
+def connect_without_room(path: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
         unix.bind(path)
         unix.listen()
@@ -335,7 +344,11 @@ def test_what_cannot_be_a_name_is_nobody() -> None:
 
 @pytest.mark.parametrize("timeout_s", [0.0, 5.0])
 def test_a_connection_that_could_not_be_made_leaves_no_file_open(tmp_path: Path, timeout_s: float) -> None:
+    alone(connect_to_nobody, str(tmp_path / "nobody"), timeout_s)
+
+
+def connect_to_nobody(path: str, timeout_s: float) -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(TierUnavailable):
-        connect_unix(str(tmp_path / "nobody"), timeout_s=timeout_s)
+        connect_unix(path, timeout_s=timeout_s)
     assert os.listdir("/proc/self/fd") == before

@@ -94,10 +94,19 @@ def test_a_client_that_says_nothing_or_reads_nothing_is_left_without_a_word(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker.http_server._Silent, "timeout", 0.3)
+    begun, answered = threading.Semaphore(0), threading.Semaphore(0)
+
+    class Noted(worker.http_server._Silent):
+        def setup(self) -> None:
+            super().setup()
+            begun.release()
+
+    monkeypatch.setattr(worker.http_server, "_Silent", Noted)
 
     def answer_large(*_: object) -> object:
         def app(environ: object, start_response: Callable[..., object]) -> list[bytes]:
             start_response("200 OK", [])
+            answered.release()
             return [bytes(64 << 20)]
 
         return app
@@ -109,14 +118,16 @@ def test_a_client_that_says_nothing_or_reads_nothing_is_left_without_a_word(
             with socket.create_connection(there, timeout=10.0) as silent:
                 silent.sendall(said)
                 assert silent.recv(1) == b""
+            assert begun.acquire(timeout=10.0)
         with socket.create_connection(there, timeout=10.0) as deaf:
             deaf.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            until(answering, "it is answered")
+            assert begun.acquire(timeout=10.0)
+            assert answered.acquire(timeout=10.0)
             until(lambda: not answering(), "it was left")
         with socket.create_connection(there, timeout=10.0) as gone:
             gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # ends by a reset
             gone.sendall(b"GET /")
-            until(answering, "it is read from")
+            assert begun.acquire(timeout=10.0), "it is read from"
         until(lambda: not answering(), "it was left")
     assert capfd.readouterr().err == ""
     assert caplog.records == []
