@@ -1,6 +1,7 @@
 -- deal.lua: begin a deal of the bounds to the partitions: its number, and what is to be dealt at this moment.
 -- KEYS[1] number of the last deal    KEYS[2] tenants, hash    KEYS[3] shape, hash
--- ARGV[1] 1: begin one, 0: only look   ARGV[2] partitions   ARGV[3] version of the keys: noted again should the server have lost them
+-- ARGV[1] 1: begin one, 0: only look   ARGV[2] partitions   ARGV[3] version of the keys
+-- Both ways these two are noted again should the server have lost them, and 'born' if it is not there.
 -- Returns {number, {tenant, JSON, ...}, capacity or ''}. A later deal has a greater number, and never older policies. A server
 -- that restarted empty, or from an earlier snapshot, has forgotten the last number while other servers of a Redis Cluster
 -- still know it, so none is below its clock's milliseconds, as with epochs. By 'born' who knew it before sees that it was lost.
