@@ -99,7 +99,10 @@ class RoutedClient:
         for parcel in parcels:
             for place in parcel.places:
                 reply = replies[place]
-                if isinstance(reply, MovedError):  # which redis-py derives from AskError
+                if isinstance(reply, AskError) and not reply.port:
+                    self._topology.suspect()
+                    replies[place] = ClusterError("the server that was asked does not know where that key is now")
+                elif isinstance(reply, MovedError):  # which redis-py derives from AskError
                     self._topology.moved(reply.slot_id, _named(reply, parcel.url))
                     rest.append(place)
                 elif isinstance(reply, AskError):

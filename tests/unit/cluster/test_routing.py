@@ -138,6 +138,14 @@ def test_a_slot_on_the_move_is_asked_at_its_new_place_once_with_asking() -> None
         assert all(b"ASKING" in request for request in new.requests)
 
 
+def test_a_server_that_has_lost_sight_of_the_keys_server_sends_nobody_anywhere() -> None:
+    with Scripted(b"-MOVED %d :0\r\n" % key_slot(KEY)) as server:
+        topology = Known(k=server.address)
+        with client(topology) as routed, pytest.raises(TierUnavailable, match="does not know where"):
+            command(routed, "GET", KEY)
+        assert (topology.places[KEY], topology.suspected) == (server.address, 1)
+
+
 def test_servers_that_send_each_other_on_for_ever_are_left_after_three_sendings() -> None:
     with Scripted(b"?") as one, Scripted(b"?") as two:
         one._replies, two._replies = [moved(KEY, two.address)], [moved(KEY, one.address)]
