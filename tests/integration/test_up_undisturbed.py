@@ -23,10 +23,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes
 
 
 @contextmanager
-def up(*, n_workers: int = 1, run_dir: str = "") -> Iterator[Up]:
+def up(*, n_workers: int = 1, run_dir: str = "", under_nohup: bool = False) -> Iterator[Up]:
     with temporary_place() as place:
         environ = {"TIERED_RUN_DIR": str(place.directory / run_dir)} if run_dir else {}
-        started = Up(place, n_workers=n_workers, **environ)
+        # What a child process inherits, whatever these tests run under.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if under_nohup else signal.SIG_DFL)
+        try:
+            started = Up(place, n_workers=n_workers, **environ)
+        finally:
+            signal.signal(signal.SIGHUP, before)
         try:
             yield started
         finally:
@@ -67,17 +72,13 @@ def test_a_second_launcher_in_its_run_directory_is_refused_and_disturbs_nothing(
 
 
 def test_under_nohup_it_outlives_the_end_of_its_terminal() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what a child process inherits
-    try:
-        with up() as started:
-            started.process.send_signal(signal.SIGHUP)
-            [victim] = pids(started, "--node worker-1")
-            os.kill(victim, signal.SIGKILL)
-            until(lambda: "worker-1 is back" in started.err, "it goes on mending")
-            assert started.end(signal.SIGTERM) == 0
-            assert started.place.running() == {}
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with up(under_nohup=True) as started:
+        started.process.send_signal(signal.SIGHUP)
+        [victim] = pids(started, "--node worker-1")
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: "worker-1 is back" in started.err, "it goes on mending")
+        assert started.end(signal.SIGTERM) == 0
+        assert started.place.running() == {}
 
 
 def test_a_second_hangup_does_not_interrupt_the_orderly_stop() -> None:

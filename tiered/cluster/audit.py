@@ -37,8 +37,8 @@ class Findings:
     """Of one walk. Counts are blocks, but for stamps; what was found was settled, if the walk was to settle.
 
     stamps: of nodes that do not list the block, or whose life has ended; those that were removed, or as far as one
-    can tell would be. recounted: partitions whose sums were put right at the end of the walk; what is told here is
-    what they were before.
+    can tell would be. stray: a value in several parts may count more than once where it is not settled. recounted:
+    partitions whose sums were put right at the end of the walk; what is told here is what they were before.
 
     charged and ledger_bytes: what tenants are charged by the blocks' own records, and by the books. They and
     stored_bytes are equal to the byte while nobody writes; ``is_quiet`` says that nobody did.

@@ -14,6 +14,7 @@ import redis
 from tests.support.redis_server import block_hash, eventually
 from tiered.cluster import scripts
 from tiered.cluster.allotments import Allotments
+from tiered.cluster.birth import Birth
 from tiered.cluster.connection import command
 from tiered.cluster.keys import Keys
 from tiered.cluster.ledger import RedisLedger, ReserveAnswer, ReserveRequest
@@ -153,7 +154,7 @@ def test_a_server_that_forgot_the_number_of_the_last_deal_does_not_hold_up_the_n
     ((taken, number),) = scripts.cut(redis_client, "red", [(parts[2], 100, False)])
     forgotten = [keys.deals(), keys.tenants(), keys.tenants_revision(), keys.shape(), parts[3].limits()]
     command(redis_client, "DEL", *forgotten)
-    tenants.give_back([policy(RED, 1000)])
+    tenants.give_back([policy(RED, 1000)], Birth())
     assert [limits["red"] for limits in limits_of(redis_client, keys)] == ["250"] * 4
     assert scripts.raise_limits(redis_client, number, [(parts[1], {"red": taken})]) == [False]
 

@@ -167,7 +167,7 @@ def test_a_stray_is_found_by_any_part_of_it(
     key = redis_keys.block(block_hash("a"))
     names = [key, key + b":1", key + b":2"]
     command(redis_client, "DEL", redis_keys.meta(block_hash("a")), *(names[part] for part in lost))
-    assert Auditor(redis_client, redis_keys, settle=False).walk().stray == 1
+    assert Auditor(redis_client, redis_keys, settle=False).walk().stray >= 1
     assert walks_until_conserved(redis_client, redis_keys) > 1
     assert command(redis_client, "EXISTS", *names) == 0
 
