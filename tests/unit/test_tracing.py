@@ -6,12 +6,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 from pydantic import ValidationError
 
+from tests.support.spans import exported_spans
 from tiered import tracing
 from tiered.errors import ConfigError
 from tiered.tracing import TracingSettings, here, span
@@ -19,11 +18,8 @@ from tiered.tracing import TracingSettings, here, span
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.switch_on(provider)
-    yield exporter
-    tracing.switch_off()
+    with exported_spans() as exporter:
+        yield exporter
 
 
 def test_while_it_is_off_a_span_is_a_constant_and_has_no_name() -> None:

@@ -6,14 +6,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from tests.support.served import ScriptedGenerator, scripted_model
+from tests.support.spans import exported_spans
 from tests.support.worker_process import until
-from tiered import tracing
 from tiered.connectors.transformers.steering import Abandoned
 from tiered.serving.answer import Event, Failed, Job, Trouble
 from tiered.serving.engine import Engine
@@ -24,11 +22,8 @@ from tiered.types import TenantId
 
 @pytest.fixture
 def exported() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    tracing.switch_on(provider)
-    yield exporter
-    tracing.switch_off()
+    with exported_spans() as exporter:
+        yield exporter
 
 
 @pytest.mark.parametrize(

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import msgspec
 import pytest
 
-from tests.support.content import LAYOUT, SCOPE, TENANT, hashes_of, prompt
-from tests.support.redis_server import settings_for
-from tiered.clock import SystemClock
+from tests.support.content import SCOPE, TENANT, hashes_of, prompt
+from tests.support.hot import hot_tier
 from tiered.cluster.embedded import EmbeddedServer
-from tiered.config import PoolSettings
 from tiered.hashing.chain import join_hashes
 from tiered.hashing.scope import scope_id, tenant_label
-from tiered.tiers.peer import PeerTier
-from tiered.tiers.redis.tier import RedisTier
 from tiered.types import TokenCounts
 from tiered.wire.framing import ENGINE_REPLIES, FrameReader
 from tiered.wire.messages import (
@@ -56,11 +51,8 @@ class Writer:
 
 @pytest.fixture
 def hot(redis_server: EmbeddedServer) -> Iterator[HotTier]:
-    with ExitStack() as stack:
-        redis, peers = RedisTier(settings_for(redis_server)), PeerTier("w1", "", timeout_s=1.0)
-        stack.callback(redis.close)
-        stack.callback(peers.close)
-        yield HotTier(PoolSettings(bytes=N * LAYOUT.block_bytes), redis, peers, SystemClock())
+    with hot_tier(redis_server, n_blocks=N) as tier:
+        yield tier
 
 
 def answers(hot: HotTier, *requests: EngineRequest) -> list[EngineReply]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -276,78 +277,48 @@ def test_a_node_that_leaves_is_fenced_before_the_shared_state_hears_of_it() -> N
     assert task.epoch == NO_EPOCH
 
 
-def test_a_renewal_that_was_on_its_way_does_not_revive_a_node_that_has_left() -> None:
-    task, shared, _, announcer = make_task()
-    sent, heard = threading.Event(), threading.Event()
-    renew = shared.renew
+def parts_meanwhile(task: MembershipTask, shared: FakeShared, call: str, trouble: Sequence[Exception] = ()) -> None:
+    """A beat, during whose call of this name the node leaves for good. trouble: of calls from the beat on."""
+    begun, go_on = threading.Event(), threading.Event()
+    made = getattr(shared, call)
 
-    def slow(node: NodeId, epoch: Epoch, published: NodeStats, *, lease_ttl_s: float) -> None:
-        shared.renew = renew  # type: ignore[method-assign]
-        renew(node, epoch, published, lease_ttl_s=lease_ttl_s)
-        sent.set()
-        assert heard.wait(10)
-
-    async def run() -> None:
-        await task.join()
-        shared.renew = slow  # type: ignore[method-assign]
-        beat = asyncio.create_task(task.beat())
-        await asyncio.to_thread(sent.wait, 10)
-        await task.part()
-        heard.set()
-        await beat
-
-    asyncio.run(run())
-    assert (task.epoch, announcer.speaks_until) == (NO_EPOCH, 0.0)
-
-
-def test_a_node_that_leaves_while_it_joins_again_is_no_member_afterwards() -> None:
-    task, shared, _, announcer = make_task()
-    asked, go_on = threading.Event(), threading.Event()
-    join = shared.join
-
-    def slow(node: NodeInfo, *, lease_ttl_s: float) -> Epoch:
-        asked.set()
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        setattr(shared, call, made)
+        begun.set()
         assert go_on.wait(10)
-        return join(node, lease_ttl_s=lease_ttl_s)
+        return made(*args, **kwargs)
 
     async def run() -> None:
         await task.join()
-        shared.trouble = [LeaseExpired("lapsed"), LeaseExpired("lapsed")]
-        shared.join = slow  # type: ignore[method-assign]
+        shared.trouble = list(trouble)
+        setattr(shared, call, slow)
         beat = asyncio.create_task(task.beat())
-        await asyncio.to_thread(asked.wait, 10)
+        await asyncio.to_thread(begun.wait, 10)
         await task.part()
         go_on.set()
         await beat
         await task.beat()
 
     asyncio.run(run())
-    assert shared.left == [2]
+
+
+def test_a_renewal_that_was_on_its_way_does_not_revive_a_node_that_has_left() -> None:
+    task, shared, _, announcer = make_task()
+    parts_meanwhile(task, shared, "renew")
     assert (task.epoch, announcer.speaks_until) == (NO_EPOCH, 0.0)
 
 
 def test_a_renewal_that_is_refused_after_the_node_has_left_makes_it_no_member_again() -> None:
     task, shared, _, _ = make_task()
-    sent, go_on = threading.Event(), threading.Event()
-    renew = shared.renew
-
-    def refused(node: NodeId, epoch: Epoch, published: NodeStats, *, lease_ttl_s: float) -> None:
-        shared.renew = renew  # type: ignore[method-assign]
-        sent.set()
-        assert go_on.wait(10)
-        raise LeaseExpired("it has left")
-
-    async def run() -> None:
-        await task.join()
-        shared.renew = refused  # type: ignore[method-assign]
-        beat = asyncio.create_task(task.beat())
-        await asyncio.to_thread(sent.wait, 10)
-        await task.part()
-        go_on.set()
-        await beat
-
-    asyncio.run(run())
+    parts_meanwhile(task, shared, "renew", [TierUnavailable("of the last words"), LeaseExpired("it has left")])
     assert (shared.epoch, task.epoch) == (1, NO_EPOCH)
+
+
+def test_a_node_that_leaves_while_it_joins_again_is_no_member_afterwards() -> None:
+    task, shared, _, announcer = make_task()
+    parts_meanwhile(task, shared, "join", [LeaseExpired("lapsed"), LeaseExpired("lapsed")])
+    assert shared.left == [2]
+    assert (task.epoch, announcer.speaks_until) == (NO_EPOCH, 0.0)
 
 
 def test_leaving_a_shared_state_that_is_gone_is_no_error() -> None:

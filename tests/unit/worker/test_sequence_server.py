@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -13,15 +12,11 @@ import pytest
 
 import worker.sequence_server
 from tests.support.content import LAYOUT, SCOPE, TENANT
-from tests.support.redis_server import settings_for
-from tiered.clock import SystemClock
+from tests.support.hot import hot_tier
 from tiered.cluster.embedded import EmbeddedServer
-from tiered.config import PoolSettings
 from tiered.core.invariants import check_core
 from tiered.errors import CapacityError
 from tiered.hashing.scope import scope_id, tenant_label
-from tiered.tiers.peer import PeerTier
-from tiered.tiers.redis.tier import RedisTier
 from tiered.wire.messages import Append, Appended, Attend, DropSequence, Fork, SequenceOpened
 from worker.hot_tier import HotTier
 from worker.sequence_server import SEQUENCES_MAX, SequenceServer
@@ -32,11 +27,8 @@ ROOT = scope_id(SCOPE, label=tenant_label(TENANT))
 
 @pytest.fixture
 def hot(redis_server: EmbeddedServer) -> Iterator[HotTier]:
-    with ExitStack() as stack:
-        redis, peers = RedisTier(settings_for(redis_server)), PeerTier("w1", "", timeout_s=1.0)
-        stack.callback(redis.close)
-        stack.callback(peers.close)
-        yield HotTier(PoolSettings(bytes=N_BLOCKS * LAYOUT.block_bytes), redis, peers, SystemClock())
+    with hot_tier(redis_server, n_blocks=N_BLOCKS) as tier:
+        yield tier
 
 
 def append(sequence: int, n_tokens: int) -> Append:
