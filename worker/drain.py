@@ -55,7 +55,8 @@ class DrainTask:
     _is_put_off: bool = False
     _stops: bool = False
     """It is an orderly stop that drains, or is to."""
-    _asked_by_us: Epoch = NO_EPOCH
+    _is_own: bool = False
+    """Asked for by that stop, and by nobody else."""
 
     async def run(self) -> None:
         """Look for ever whether a drain is asked for, or called off; and drain."""
@@ -100,11 +101,11 @@ class DrainTask:
             with contextlib.suppress(TierError):  # the next look says that it waits
                 await asyncio.to_thread(self.drains.ask, self.node, epoch)
                 self._begin(epoch)
-                self._asked_by_us = epoch
+                self._is_own = True
 
     async def withdraw(self) -> None:
         """What a stop asked for itself is nothing to remember once the node has left; best effort."""
-        if self._asked_by_us == NO_EPOCH:
+        if not self._is_own:
             return
         with contextlib.suppress(TierError):
             request = await asyncio.to_thread(self.drains.asked, self.node)

@@ -5,7 +5,7 @@
 -- Returns 1 if the books were written, 0 if somebody has written or a reservation is under way. Keeps I5: whoever drops a
 -- block or lets go of its part of one says so in KEYS[9]; without that a commit changes the sums for good, and who takes a
 -- part of a block is on one list more than there are records. So what was read is what there is, and nothing is pending.
--- Cost: some 20 us for each tenant, in one piece; sums that a server has lost are seldom.
+-- Cost: some 20 to 40 us for each tenant, in one piece; sums that a server has lost are seldom.
 
 local REMOVED_MAX = 256
 
